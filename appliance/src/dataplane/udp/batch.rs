@@ -1,0 +1,274 @@
+//! Many datagrams in one system call: `recvmmsg(2)` and `sendmmsg(2)`.
+#![expect(unsafe_code, reason = "system calls on many buffers at once, which no crate wraps")]
+
+use crate::dataplane::frame::Frame;
+use crate::dataplane::port::BATCH;
+use crate::dataplane::umem::Umem;
+use socket2::{SockAddr, SockAddrStorage, Socket};
+use std::io;
+use std::mem::{MaybeUninit, zeroed};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// Bytes for one control message that carries the ECN field.
+const CONTROL: usize = 64;
+
+/// A datagram that was received into a frame.
+pub(super) struct Datagram {
+    pub(super) frame: Frame,
+    pub(super) len: usize,
+    pub(super) from: SocketAddr,
+    pub(super) congestion: bool,
+    /// It was longer than the frame.
+    pub(super) truncated: bool,
+}
+
+/// How far a batch got.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// All of it was taken.
+    All,
+    /// So many datagrams found no room in time, and are lost like any packet on the way.
+    Late(usize),
+}
+
+/// Buffers for the system calls, reused for every batch.
+pub(super) struct Batch {
+    messages: Vec<libc::mmsghdr>,
+    vectors: Vec<libc::iovec>,
+    names: Vec<SockAddrStorage>,
+    controls: Vec<[u64; CONTROL / 8]>,
+    targets: Vec<SockAddr>,
+}
+
+// SAFETY: the pointers inside are set anew before each system call and not used after it.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    pub(super) fn new() -> Self {
+        Self {
+            // SAFETY: all zero is a valid mmsghdr: no name, no vectors, no control.
+            messages: (0..BATCH).map(|_| unsafe { zeroed() }).collect(),
+            vectors: Vec::with_capacity(BATCH),
+            names: (0..BATCH).map(|_| SockAddrStorage::zeroed()).collect(),
+            controls: vec![[0; CONTROL / 8]; BATCH],
+            targets: Vec::with_capacity(BATCH),
+        }
+    }
+
+    /// Receives up to `room` datagrams into frames of `fill`, at offset `at`. Frames that were
+    /// not needed go back to `fill`.
+    pub(super) fn receive(
+        &mut self,
+        socket: RawFd,
+        umem: &Umem,
+        fill: &mut Vec<Frame>,
+        at: usize,
+        room: usize,
+    ) -> Vec<Datagram> {
+        let room = room.min(BATCH).min(fill.len());
+        if room == 0 {
+            return Vec::new();
+        }
+        let mut frames = fill.split_off(fill.len() - room);
+        self.vectors.clear();
+        for frame in &mut frames {
+            let bytes = &mut umem.bytes_mut(frame)[at..];
+            self.vectors
+                .push(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() });
+        }
+        for i in 0..room {
+            let header = &mut self.messages[i].msg_hdr;
+            header.msg_name = (&raw mut self.names[i]).cast();
+            header.msg_namelen = size_of::<SockAddrStorage>() as u32;
+            header.msg_iov = &raw mut self.vectors[i];
+            header.msg_iovlen = 1;
+            header.msg_control = self.controls[i].as_mut_ptr().cast();
+            header.msg_controllen = CONTROL as _;
+            header.msg_flags = 0;
+        }
+        // SAFETY: `room` headers were filled in; their names, vectors and controls are buffers of
+        // ours that live beyond the call, and the vectors are frames that we own.
+        let got = unsafe {
+            libc::recvmmsg(
+                socket,
+                self.messages.as_mut_ptr(),
+                room as u32,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        // Nothing there, or an ICMP error for an earlier send: neither is ours to handle.
+        let got = usize::try_from(got).unwrap_or(0);
+        fill.extend(frames.drain(got..));
+        let mut datagrams = Vec::with_capacity(got);
+        for (i, frame) in frames.into_iter().enumerate() {
+            let message = &self.messages[i];
+            // SAFETY: the kernel has written an address of that length into the storage.
+            let from = unsafe {
+                SockAddr::new(
+                    std::mem::replace(&mut self.names[i], SockAddrStorage::zeroed()),
+                    message.msg_hdr.msg_namelen,
+                )
+            };
+            let Some(from) = from.as_socket() else {
+                fill.push(frame);
+                continue;
+            };
+            datagrams.push(Datagram {
+                frame,
+                len: message.msg_len as usize,
+                from,
+                congestion: congestion(&message.msg_hdr),
+                truncated: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            });
+        }
+        datagrams
+    }
+
+    /// Sends all `datagrams`, and waits `longest` altogether where the socket's buffer is full.
+    pub(super) fn send<'a>(
+        &mut self,
+        socket: RawFd,
+        datagrams: impl Iterator<Item = (&'a [u8], SocketAddr)>,
+        longest: Duration,
+    ) -> Sent {
+        self.vectors.clear();
+        self.targets.clear();
+        for (bytes, to) in datagrams {
+            let iov_base = bytes.as_ptr().cast_mut().cast();
+            self.vectors.push(libc::iovec { iov_base, iov_len: bytes.len() });
+            self.targets.push(to.into());
+        }
+        let count = self.vectors.len();
+        while self.messages.len() < count {
+            // SAFETY: all zero is a valid mmsghdr.
+            self.messages.push(unsafe { zeroed() });
+        }
+        for i in 0..count {
+            let header = &mut self.messages[i].msg_hdr;
+            header.msg_name = self.targets[i].as_ptr().cast_mut().cast();
+            header.msg_namelen = self.targets[i].len();
+            header.msg_iov = &raw mut self.vectors[i];
+            header.msg_iovlen = 1;
+            header.msg_control = std::ptr::null_mut();
+            header.msg_controllen = 0;
+        }
+        let mut sent = 0;
+        let mut lost = 0;
+        let mut deadline = None;
+        while sent < count {
+            // SAFETY: headers, names and vectors of `sent..count` are set and live; the kernel
+            // only reads them.
+            let n = unsafe {
+                libc::sendmmsg(
+                    socket,
+                    self.messages[sent..].as_mut_ptr(),
+                    (count - sent) as u32,
+                    libc::MSG_DONTWAIT,
+                )
+            };
+            if n > 0 {
+                sent += n as usize;
+                continue;
+            }
+            match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN | libc::ENOBUFS) => {
+                    let end = *deadline.get_or_insert_with(|| Instant::now() + longest);
+                    let left = end.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Sent::Late(count - sent + lost);
+                    }
+                    poll(&[socket], libc::POLLOUT, left.min(Duration::from_millis(1)));
+                }
+                // This one cannot be sent (no route, refused, too long): the next one may.
+                _ => {
+                    sent += 1;
+                    lost += 1;
+                }
+            }
+        }
+        if lost == 0 { Sent::All } else { Sent::Late(lost) }
+    }
+}
+
+/// Whether a received message's ECN field says "congestion experienced".
+fn congestion(header: &libc::msghdr) -> bool {
+    // SAFETY: the header and its control buffer are as the kernel filled them in.
+    let mut message = unsafe { libc::CMSG_FIRSTHDR(header) };
+    // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return null or a header within the buffer.
+    while let Some(m) = unsafe { message.as_ref() } {
+        let tos = (m.cmsg_level == libc::IPPROTO_IP && m.cmsg_type == libc::IP_TOS)
+            || (m.cmsg_level == libc::IPPROTO_IPV6 && m.cmsg_type == libc::IPV6_TCLASS);
+        if tos {
+            // SAFETY: both messages carry at least one byte; IPV6_TCLASS is a little-endian int.
+            return unsafe { *libc::CMSG_DATA(m) } & 3 == 3;
+        }
+        // SAFETY: as above.
+        message = unsafe { libc::CMSG_NXTHDR(header, m) };
+    }
+    false
+}
+
+/// Sets one integer option. Returns whether the kernel took it.
+fn set_option(socket: RawFd, level: i32, name: i32, value: i32) -> bool {
+    // SAFETY: the option's value is an int that lives beyond the call.
+    let refused = unsafe {
+        libc::setsockopt(
+            socket,
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    refused == 0
+}
+
+/// Asks for buffers of `bytes`, beyond the system's limit where we may.
+pub(super) fn set_buffers(socket: &Socket, bytes: usize) {
+    let fd = socket.as_raw_fd();
+    for (force, plain) in
+        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        // A smaller buffer than wished means more loss, which the protocol repairs.
+        let _ = set_option(fd, libc::SOL_SOCKET, force, bytes as i32)
+            || set_option(fd, libc::SOL_SOCKET, plain, bytes as i32);
+    }
+}
+
+/// Sends as ECN-capable, reports the ECN field of what comes, and takes IPv6 datagrams without
+/// a checksum.
+pub(super) fn set_ecn(socket: &Socket, v6: bool) -> io::Result<()> {
+    /// `UDP_NO_CHECK6_RX` (`include/uapi/linux/udp.h`).
+    const UDP_NO_CHECK6_RX: i32 = 102;
+    let fd = socket.as_raw_fd();
+    let taken = if v6 {
+        set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 2)
+            && set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)
+            && set_option(fd, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)
+    } else {
+        set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, 2)
+            && set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)
+    };
+    if taken { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Waits until one of `sockets` has something to read, `timeout` at the longest.
+pub(super) fn wait(sockets: &[RawFd], timeout: Duration) {
+    poll(sockets, libc::POLLIN, timeout);
+}
+
+fn poll(sockets: &[RawFd], events: i16, timeout: Duration) {
+    let mut polls = [MaybeUninit::uninit(); 2];
+    let count = sockets.len().min(polls.len());
+    for (poll, &fd) in polls.iter_mut().zip(sockets) {
+        poll.write(libc::pollfd { fd, events, revents: 0 });
+    }
+    let ms = timeout.as_millis().clamp(1, 1000) as i32;
+    // SAFETY: the first `count` entries are initialised and live beyond the call. Whether it
+    // timed out or was interrupted makes no difference: the caller looks for itself.
+    unsafe { libc::poll(polls.as_mut_ptr().cast(), count as libc::nfds_t, ms) };
+}

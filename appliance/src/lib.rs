@@ -1,0 +1,14 @@
+//! Gradbox, the appliance: gradient packets in over AF_XDP, bit-exact sums out.
+//!
+//! * [`sum`]: the N-way rank-order sum kernels
+//! * [`dataplane`]: cores, slots, frames and ports
+//! * [`xdp`]: the AF_XDP port and the XDP program's loader
+//! * [`config`]: the configuration file
+//! * [`control`]: join, leave, status, health and metrics over HTTP
+//! * [`appliance`]: all of it, started and stopped in the right order
+//! * [`cli`]: the subcommands of the `gradbox` binary
+#![deny(unsafe_code)]
+
+pub mod dataplane;
+#[allow(unsafe_code)]
+pub mod sum;

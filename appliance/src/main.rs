@@ -1,0 +1,2 @@
+//! The `gradbox` binary.
+fn main() {}

@@ -1,0 +1,231 @@
+//! AVX2 with F16C: two vectors of 8 lanes at a time.
+
+use std::arch::x86_64::*;
+
+use super::kernel::pass;
+use super::lanes::Lanes;
+use super::rule::Rule;
+
+/// Exists only on a CPU with AVX2 and F16C: made by [`Lanes::run`], which demands them.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2(());
+
+/// Calls intrinsics on behalf of [`Avx2`].
+macro_rules! simd {
+    ($e:expr) => {
+        // SAFETY: the intrinsics touch registers only, and the token (or the
+        // caller) proves that the CPU has them.
+        unsafe { $e }
+    };
+}
+
+/// # Safety
+/// This CPU has the vector unit.
+#[inline(always)]
+unsafe fn canonical(a: __m256) -> __m256 {
+    simd!({
+        let quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc0_0000));
+        _mm256_blendv_ps(a, quiet, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a))
+    })
+}
+
+/// The bits of `a`, rounded so that their upper halves are the bfloat16 values nearest even.
+///
+/// # Safety
+/// This CPU has the vector unit.
+#[inline(always)]
+unsafe fn round_bf16(a: __m256) -> __m256i {
+    // Adds just under half a unit, plus the last kept bit.
+    simd!({
+        let bits = _mm256_castps_si256(a);
+        let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+        _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)))
+    })
+}
+
+/// # Safety
+/// This CPU has the vector unit.
+#[inline(always)]
+unsafe fn min(acc: __m256, x: __m256) -> __m256 {
+    // The instruction yields its second operand for ties, zeros of both signs and NaN.
+    simd!(_mm256_blendv_ps(_mm256_min_ps(x, acc), x, _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x)))
+}
+
+/// # Safety
+/// This CPU has the vector unit.
+#[inline(always)]
+unsafe fn max(acc: __m256, x: __m256) -> __m256 {
+    // As for `min`.
+    simd!(_mm256_blendv_ps(_mm256_max_ps(x, acc), x, _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x)))
+}
+
+/// # Safety
+/// This CPU has the vector unit.
+#[inline(always)]
+unsafe fn widen(a: __m256i) -> [__m256d; 2] {
+    simd!([
+        _mm256_cvtepi32_pd(_mm256_castsi256_si128(a)),
+        _mm256_cvtepi32_pd(_mm256_extracti128_si256::<1>(a)),
+    ])
+}
+
+/// # Safety
+/// This CPU has the vector unit.
+#[inline(always)]
+unsafe fn div(a: [__m256d; 2], by: __m256d) -> __m256i {
+    simd!({
+        let low = _mm256_cvttpd_epi32(_mm256_div_pd(a[0], by));
+        let high = _mm256_cvttpd_epi32(_mm256_div_pd(a[1], by));
+        _mm256_set_m128i(high, low)
+    })
+}
+
+impl Lanes for Avx2 {
+    const LANES: usize = 16;
+    type F32 = [__m256; 2];
+    type Half = __m256i;
+    type I32 = [__m256i; 2];
+    type Wide = [[__m256d; 2]; 2];
+
+    #[inline(always)]
+    unsafe fn load_f32(self, at: *const u8) -> Self::F32 {
+        // SAFETY: the token proves the instructions, the caller the 64 bytes.
+        unsafe { [_mm256_loadu_ps(at.cast()), _mm256_loadu_ps(at.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, at: *const u8) -> Self::F32 {
+        // SAFETY: the token proves the instructions, the caller the 32 bytes.
+        let (low, high) =
+            unsafe { (_mm_loadu_si128(at.cast()), _mm_loadu_si128(at.add(16).cast())) };
+        simd!([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, at: *const u8) -> Self::F32 {
+        // SAFETY: the token proves the instructions, the caller the 32 bytes.
+        let pairs = unsafe { _mm256_loadu_si256(at.cast()) };
+        // Even elements in one vector, odd ones in the other: no shuffle either way.
+        simd!({
+            let even = _mm256_slli_epi32::<16>(pairs);
+            let odd = _mm256_and_si256(pairs, _mm256_set1_epi32(!0xffff));
+            [_mm256_castsi256_ps(even), _mm256_castsi256_ps(odd)]
+        })
+    }
+    #[inline(always)]
+    unsafe fn load_i32(self, at: *const u8) -> Self::I32 {
+        // SAFETY: the token proves the instructions, the caller the 64 bytes.
+        unsafe { [_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn store_f32(self, at: *mut u8, x: Self::F32) {
+        // SAFETY: the token proves the instructions, the caller the 64 bytes.
+        unsafe {
+            _mm256_storeu_ps(at.cast(), x[0]);
+            _mm256_storeu_ps(at.add(32).cast(), x[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_half(self, at: *mut u8, x: __m256i) {
+        // SAFETY: the token proves the instructions, the caller the 32 bytes.
+        unsafe { _mm256_storeu_si256(at.cast(), x) }
+    }
+    #[inline(always)]
+    unsafe fn store_i32(self, at: *mut u8, x: Self::I32) {
+        // SAFETY: the token proves the instructions, the caller the 64 bytes.
+        unsafe {
+            _mm256_storeu_si256(at.cast(), x[0]);
+            _mm256_storeu_si256(at.add(32).cast(), x[1]);
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        simd!([_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F32, by: f32) -> Self::F32 {
+        simd!({
+            let by = _mm256_set1_ps(by);
+            [_mm256_mul_ps(a[0], by), _mm256_mul_ps(a[1], by)]
+        })
+    }
+    #[inline(always)]
+    fn div(self, a: Self::F32, by: f32) -> Self::F32 {
+        simd!({
+            let by = _mm256_set1_ps(by);
+            [_mm256_div_ps(a[0], by), _mm256_div_ps(a[1], by)]
+        })
+    }
+    #[inline(always)]
+    fn min(self, acc: Self::F32, x: Self::F32) -> Self::F32 {
+        simd!([min(acc[0], x[0]), min(acc[1], x[1])])
+    }
+    #[inline(always)]
+    fn max(self, acc: Self::F32, x: Self::F32) -> Self::F32 {
+        simd!([max(acc[0], x[0]), max(acc[1], x[1])])
+    }
+    #[inline(always)]
+    fn canonical(self, a: Self::F32) -> Self::F32 {
+        simd!([canonical(a[0]), canonical(a[1])])
+    }
+    #[inline(always)]
+    fn to_f16(self, a: Self::F32) -> __m256i {
+        simd!({
+            let low = _mm256_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(a[0]);
+            let high = _mm256_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(a[1]);
+            _mm256_set_m128i(high, low)
+        })
+    }
+    #[inline(always)]
+    fn to_bf16(self, a: Self::F32) -> __m256i {
+        simd!({
+            let even = _mm256_srli_epi32::<16>(round_bf16(a[0]));
+            let odd = _mm256_and_si256(round_bf16(a[1]), _mm256_set1_epi32(!0xffff));
+            _mm256_or_si256(even, odd)
+        })
+    }
+
+    #[inline(always)]
+    fn add_i32(self, a: Self::I32, b: Self::I32) -> Self::I32 {
+        simd!([_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn min_i32(self, a: Self::I32, b: Self::I32) -> Self::I32 {
+        simd!([_mm256_min_epi32(a[0], b[0]), _mm256_min_epi32(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn max_i32(self, a: Self::I32, b: Self::I32) -> Self::I32 {
+        simd!([_mm256_max_epi32(a[0], b[0]), _mm256_max_epi32(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn widen(self, a: Self::I32) -> Self::Wide {
+        simd!([widen(a[0]), widen(a[1])])
+    }
+    #[inline(always)]
+    fn add_wide(self, a: Self::Wide, b: Self::Wide) -> Self::Wide {
+        simd!([
+            [_mm256_add_pd(a[0][0], b[0][0]), _mm256_add_pd(a[0][1], b[0][1])],
+            [_mm256_add_pd(a[1][0], b[1][0]), _mm256_add_pd(a[1][1], b[1][1])],
+        ])
+    }
+    #[inline(always)]
+    fn div_wide(self, a: Self::Wide, by: usize) -> Self::I32 {
+        simd!({
+            let by = _mm256_set1_pd(by as f64);
+            [div(a[0], by), div(a[1], by)]
+        })
+    }
+
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn run<R: Rule, const N: usize>(frames: &[*mut u8], len: usize, to_all: bool) {
+        // SAFETY: the caller promises the CPU, so the token may exist, and the frames.
+        unsafe {
+            // Frames are often a multiple of the L1 way size apart: many of them evict each other's
+            // lines, and visits of whole lines, several at a time, soften it. Few do best with one.
+            if N == 0 {
+                pass::<Self, R, N, 4>(Self(()), frames, len, to_all)
+            } else {
+                pass::<Self, R, N, 1>(Self(()), frames, len, to_all)
+            }
+        }
+    }
+}

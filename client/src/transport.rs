@@ -1,0 +1,360 @@
+//! The data-plane socket: its options, batches out, batches in.
+
+use crate::engine::{Engine, Transmit};
+use crate::error::Error;
+use crate::sys::{self, BATCH, Outgoing, Receiver};
+use gradbox_protocol::Header;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use zerocopy::IntoBytes;
+
+/// Segments of one message: what the oldest kernels take (`UDP_MAX_SEGMENTS`).
+const SEGMENTS: usize = 64;
+/// Bytes of one message: an IP packet's 65,535 less the IPv6 and UDP headers.
+const MESSAGE_BYTES: usize = 65_535 - 48;
+/// ECN-capable transport (RFC 3168).
+const ECT0: i32 = 0b10;
+/// What the kernel charges for a received packet of up to about 1800 bytes, and for a larger one.
+const TRUESIZE: [usize; 2] = [2304, 4352];
+
+/// Sorts a failed system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    /// The queue is full: wait until it can be written.
+    Full,
+    /// This packet is lost, which the protocol repairs.
+    Passing,
+    /// The kernel or the device does not cut segments.
+    NoSegments,
+    /// It will not get better.
+    Fatal,
+}
+
+fn sort(error: &io::Error, segments: bool) -> Trouble {
+    match error.raw_os_error().unwrap_or(0) {
+        libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR => Trouble::Full,
+        libc::EIO | libc::EINVAL if segments => Trouble::NoSegments,
+        // A link that is down, a neighbour that is silent, a rule that may change: deadlines tell.
+        libc::ENETDOWN
+        | libc::ENETUNREACH
+        | libc::EHOSTUNREACH
+        | libc::EHOSTDOWN
+        | libc::ECONNREFUSED
+        | libc::EPERM
+        | libc::EADDRNOTAVAIL => Trouble::Passing,
+        _ => Trouble::Fatal,
+    }
+}
+
+/// What one attempt at sending came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flushed {
+    /// Nothing is left.
+    All,
+    /// The socket is full.
+    Full,
+}
+
+/// The data-plane socket.
+pub(crate) struct Transport {
+    socket: UdpSocket,
+    receiver: Receiver,
+    /// By shard.
+    targets: Vec<SockAddr>,
+    remote: IpAddr,
+    port_base: u16,
+    segments: bool,
+    lost_to: Option<io::ErrorKind>,
+}
+
+impl std::fmt::Debug for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transport").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+/// Binds the socket that this worker's packets come from, `local` or the address that the kernel
+/// routes to `remote`.
+pub(crate) fn bind(remote: SocketAddr, local: Option<IpAddr>) -> Result<UdpSocket, Error> {
+    let failed =
+        |doing: String, error: &io::Error| Error::Socket { doing, reason: error.to_string() };
+    let local = match local {
+        Some(ip) if ip.is_ipv4() == remote.is_ipv4() => ip,
+        Some(ip) => {
+            return Err(Error::Option {
+                option: "bind",
+                found: ip.to_string(),
+                needs: "an address of the same family as the box's data plane",
+            });
+        }
+        None => routed(remote).map_err(|e| failed(format!("finding a route to {remote}"), &e))?,
+    };
+    let doing = || format!("binding UDP to {local}");
+    let domain = Domain::for_address(remote);
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))
+        .and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            socket.bind(&SocketAddr::new(local, 0).into())?;
+            Ok(socket)
+        })
+        .map_err(|e| failed(doing(), &e))?;
+    Ok(socket.into())
+}
+
+/// The local address of the route to `remote`; nothing is sent.
+fn routed(remote: SocketAddr) -> io::Result<IpAddr> {
+    let any: SocketAddr = if remote.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
+    let probe = UdpSocket::bind(any)?;
+    probe.connect(remote)?;
+    Ok(probe.local_addr()?.ip())
+}
+
+impl Transport {
+    /// Sets the options of a bound `socket` for packets of `datagram` bytes to `shards` ports of
+    /// `remote`. Returns it with the number of packets that its receive buffer has room for.
+    pub(crate) fn new(
+        socket: UdpSocket,
+        remote: IpAddr,
+        port_base: u16,
+        shards: u16,
+        receive_buffer: usize,
+        datagram: usize,
+    ) -> Result<(Self, u32), Error> {
+        if port_base.checked_add(shards.saturating_sub(1)).is_none() {
+            return Err(Error::Socket {
+                doing: "reading the box's answer".into(),
+                reason: format!("{shards} ports from {port_base} on go past 65535"),
+            });
+        }
+        let fd = socket.as_fd();
+        let wanted = i32::try_from(receive_buffer).unwrap_or(i32::MAX);
+        // Forcing needs CAP_NET_ADMIN; without it net.core.rmem_max is the bound.
+        if sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, wanted).is_err() {
+            note(sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, wanted), "SO_RCVBUF");
+        }
+        // Fragments would pass the box's XDP program by: fail loudly instead.
+        if remote.is_ipv4() {
+            let ip = libc::IPPROTO_IP;
+            note(sys::set_option(fd, ip, libc::IP_TOS, ECT0), "IP_TOS");
+            note(sys::set_option(fd, ip, libc::IP_RECVTOS, 1), "IP_RECVTOS");
+            let pmtu = sys::set_option(fd, ip, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO);
+            note(pmtu, "IP_MTU_DISCOVER");
+        } else {
+            let ip = libc::IPPROTO_IPV6;
+            note(sys::set_option(fd, ip, libc::IPV6_TCLASS, ECT0), "IPV6_TCLASS");
+            note(sys::set_option(fd, ip, libc::IPV6_RECVTCLASS, 1), "IPV6_RECVTCLASS");
+            let pmtu = sys::set_option(fd, ip, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
+            note(pmtu, "IPV6_MTU_DISCOVER");
+            // The box may answer without a checksum.
+            let zero = sys::set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1);
+            note(zero, "UDP_NO_CHECK6_RX");
+        }
+        note(sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1), "UDP_GRO");
+        let granted = socket2::SockRef::from(&socket).recv_buffer_size().unwrap_or(0);
+        let truesize = if datagram <= 1800 { TRUESIZE[0] } else { TRUESIZE[1] };
+        let packets = (granted / 2 / truesize) as u32;
+        tracing::debug!(wanted, granted, packets, "receive buffer");
+        let target = |shard| SockAddr::from(SocketAddr::new(remote, port_base + shard));
+        let transport = Self {
+            targets: (0..shards).map(target).collect(),
+            receiver: Receiver::new(),
+            remote: remote.to_canonical(),
+            port_base,
+            socket,
+            segments: true,
+            lost_to: None,
+        };
+        Ok((transport, packets))
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Hands the datagrams that have come from the box to `take`; at most one batch. Returns
+    /// whether nothing is left.
+    pub(crate) fn receive(&mut self, mut take: impl FnMut(&[u8], bool)) -> Result<bool, Error> {
+        let count = match self.receiver.receive(self.socket.as_fd()) {
+            Ok(count) => count,
+            Err(error) => match sort(&error, false) {
+                Trouble::Full => return Ok(true),
+                Trouble::Passing => return Ok(false),
+                _ => return Err(fatal("receiving", &error, 0)),
+            },
+        };
+        for datagram in self.receiver.datagrams() {
+            let ours = datagram.source.is_some_and(|(ip, port)| {
+                ip == self.remote
+                    && usize::from(port.wrapping_sub(self.port_base)) < self.targets.len()
+            });
+            if ours {
+                take(datagram.bytes, datagram.marked);
+            }
+        }
+        Ok(count < BATCH)
+    }
+
+    /// Sends one header without a body.
+    pub(crate) fn send_header(&mut self, shard: u16, header: &Header) -> Result<(), Error> {
+        let parts = [IoSlice::new(header.as_bytes())];
+        let to = &self.targets[usize::from(shard)];
+        let message = Outgoing { to, parts: &parts, segment: 0 };
+        match sys::send(self.socket.as_fd(), &[message]) {
+            Ok(_) => Ok(()),
+            Err(error) if sort(&error, false) == Trouble::Fatal => {
+                Err(fatal("sending", &error, parts[0].len()))
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Sends from the front of `queue` until it is empty or the socket is full.
+    pub(crate) fn flush(
+        &mut self,
+        engine: &Engine,
+        queue: &mut VecDeque<Transmit>,
+    ) -> Result<Flushed, Error> {
+        while !queue.is_empty() {
+            queue.make_contiguous();
+            let packets = queue.as_slices().0;
+            let (parts, messages) = group(engine, packets, self.segments);
+            let mut at = 0;
+            let outgoing: Vec<Outgoing<'_>> = messages
+                .iter()
+                .map(|m| {
+                    let parts = &parts[at..at + m.parts];
+                    at += m.parts;
+                    let to = &self.targets[usize::from(m.shard)];
+                    Outgoing { to, parts, segment: m.segment }
+                })
+                .collect();
+            let sent =
+                if outgoing.is_empty() { Ok(0) } else { sys::send(self.socket.as_fd(), &outgoing) };
+            let done = match sent {
+                Ok(sent) if sent == messages.len() => messages.iter().map(|m| m.packets).sum(),
+                Ok(sent) => messages[..sent].iter().map(|m| m.packets).sum(),
+                Err(error) => match sort(&error, messages[0].segment != 0) {
+                    Trouble::Full => return Ok(Flushed::Full),
+                    Trouble::NoSegments => {
+                        tracing::info!(%error, "no UDP segmentation here, sending singly");
+                        self.segments = false;
+                        continue;
+                    }
+                    Trouble::Passing => {
+                        if self.lost_to.replace(error.kind()) != Some(error.kind()) {
+                            tracing::warn!(%error, to = %self.remote, "packets cannot be sent");
+                        }
+                        messages[0].packets
+                    }
+                    Trouble::Fatal => {
+                        let bytes = packets.first().map_or(0, Transmit::datagram_len);
+                        return Err(fatal("sending", &error, bytes));
+                    }
+                },
+            };
+            // Packets that are not needed any more make no message.
+            let done = if messages.is_empty() { packets.len() } else { done };
+            queue.drain(..done);
+        }
+        Ok(Flushed::All)
+    }
+}
+
+/// How packets at the front of the queue become messages.
+struct Message {
+    shard: u16,
+    /// Packets of the queue that it covers, those left out included.
+    packets: usize,
+    /// Slices that it consists of.
+    parts: usize,
+    /// Size of each datagram, or 0 where there is only one.
+    segment: u16,
+}
+
+/// Groups `packets` into at most [`BATCH`] messages: runs to one shard, of equal size but for a
+/// shorter last one. Headers and payloads stay where they lie.
+fn group<'a>(
+    engine: &'a Engine,
+    packets: &'a [Transmit],
+    segments: bool,
+) -> (Vec<IoSlice<'a>>, Vec<Message>) {
+    let mut parts = Vec::with_capacity(2 * packets.len());
+    let mut messages: Vec<Message> = Vec::new();
+    // Of the last message: size of a segment, bytes, datagrams, and whether it may go on.
+    let (mut size, mut bytes, mut count, mut open) = (0, 0, 0, false);
+    let mut skipped = 0;
+    for packet in packets {
+        let Some(payload) = engine.payload(packet) else {
+            match messages.last_mut() {
+                Some(message) => message.packets += 1,
+                None => skipped += 1,
+            }
+            continue;
+        };
+        let len = packet.datagram_len();
+        let slices = 1 + usize::from(!payload.is_empty());
+        let joins = segments
+            && open
+            && len <= size
+            && bytes + len <= MESSAGE_BYTES
+            && count < SEGMENTS
+            && messages.last().is_some_and(|m| m.shard == packet.shard);
+        match messages.last_mut() {
+            Some(message) if joins => {
+                message.packets += 1;
+                message.parts += slices;
+                message.segment = size as u16;
+                (bytes, count, open) = (bytes + len, count + 1, len == size);
+            }
+            _ => {
+                if messages.len() == BATCH {
+                    break;
+                }
+                let packets = 1 + std::mem::take(&mut skipped);
+                messages.push(Message { shard: packet.shard, packets, parts: slices, segment: 0 });
+                (size, bytes, count, open) = (len, len, 1, true);
+            }
+        }
+        parts.push(IoSlice::new(packet.header.as_bytes()));
+        if !payload.is_empty() {
+            parts.push(IoSlice::new(payload));
+        }
+    }
+    (parts, messages)
+}
+
+fn note(result: io::Result<()>, option: &str) {
+    if let Err(error) = result {
+        tracing::info!(%error, option, "the kernel refuses a socket option; going on without");
+    }
+}
+
+fn fatal(doing: &str, error: &io::Error, bytes: usize) -> Error {
+    let hint = if error.raw_os_error() == Some(libc::EMSGSIZE) {
+        format!(
+            ": {bytes} bytes and IP and UDP headers do not fit into the MTU of the route to the box; raise it, or lower the box's `mtu`"
+        )
+    } else {
+        String::new()
+    };
+    Error::Socket { doing: format!("{doing} on the data plane"), reason: format!("{error}{hint}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_sorted() {
+        let of = |code, segments| sort(&io::Error::from_raw_os_error(code), segments);
+        assert_eq!(of(libc::EAGAIN, true), Trouble::Full);
+        assert_eq!(of(libc::ENOBUFS, true), Trouble::Full);
+        assert_eq!(of(libc::EINVAL, true), Trouble::NoSegments);
+        assert_eq!(of(libc::EINVAL, false), Trouble::Fatal);
+        assert_eq!(of(libc::EHOSTUNREACH, true), Trouble::Passing);
+        assert_eq!(of(libc::EMSGSIZE, true), Trouble::Fatal);
+    }
+}

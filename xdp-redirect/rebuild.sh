@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Rebuilds the committed XDP object, or (--check) compares a fresh build with it.
+# Users of Gradbox never need this: the main build includes the committed bytes.
+set -euo pipefail
+
+# The compiler, the linker and the standard library's source are one set: another
+# compiler may order instructions differently, and --check would call that a change.
+RUST_VERSION=1.95.0
+LINKER_VERSION=0.13.0
+SUITE=trixie-backports # the Debian suite that keeps rust-src of RUST_VERSION
+TARGET=bpfel-unknown-none
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/gradbox
+committed=$here/object/xdp-redirect.bpf.o
+
+die() {
+    echo "rebuild.sh: $*" >&2
+    exit 1
+}
+
+usage() {
+    echo "usage: rebuild.sh          build and replace object/xdp-redirect.bpf.o and its hash"
+    echo "       rebuild.sh --check  build elsewhere, exit 1 if the instructions or maps differ"
+}
+
+is_version() { [[ $(rustc --version 2>/dev/null) == "rustc $RUST_VERSION "* ]]; }
+
+select_toolchain() {
+    is_version && return
+    export RUSTUP_TOOLCHAIN=$RUST_VERSION
+    is_version || die "needs rustc $RUST_VERSION, found '$(rustc --version 2>&1 | head -n1)';" \
+        "run: rustup toolchain install $RUST_VERSION --component rust-src"
+}
+
+find_objdump() {
+    local name
+    for name in llvm-objdump llvm-objdump-{22,21,20,19,18,17,16,15,14}; do
+        command -v "$name" && return
+    done
+    die "needs llvm-objdump to compare objects, found none; run: apt-get install llvm"
+}
+
+# apt with a state of its own: the suite is another than the system's, and its packages
+# must never become candidates for installation here.
+private_apt() {
+    local state=$1
+    shift
+    apt-get -qq -o Dir::State="$state/state" -o Dir::Cache="$state/cache" \
+        -o Dir::State::status="$state/status" \
+        -o Dir::Etc::sourcelist="$state/sources.list" -o Dir::Etc::sourceparts=- \
+        -o APT::Sandbox::User=root "$@"
+}
+
+# Sets $library to the directory with core's source, or to nothing if rustup has its own.
+find_rust_source() {
+    library=
+    [[ -d $(rustc --print sysroot)/lib/rustlib/src/rust/library/core ]] && return
+    library=$cache/rust-src-$RUST_VERSION/library
+    [[ -d $library/core ]] && return
+
+    command -v apt-get >/dev/null ||
+        die "found no source of core; run: rustup component add rust-src --toolchain $RUST_VERSION"
+    local mirror state
+    # The mirror is the one this system already uses for Debian itself.
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
+        grep -E '/debian/?$' | head -n1) || true
+    [[ -n $mirror ]] || die "found no Debian mirror in this system's apt sources (looked for one" \
+        "ending in /debian); run apt-get update, or add rust-src with rustup"
+    state=$scratch/apt
+    mkdir -p "$state"/{state/lists/partial,cache/archives/partial}
+    : >"$state/status"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $SUITE main" \
+        >"$state/sources.list"
+    private_apt "$state" update || die "apt could not read $SUITE from the Debian mirror"
+    (cd "$state" && private_apt "$state" download "rust-src=$RUST_VERSION*") ||
+        die "$SUITE no longer offers rust-src $RUST_VERSION;" \
+            "run: rustup component add rust-src --toolchain $RUST_VERSION"
+    dpkg -x "$state"/rust-src_*.deb "$state/unpacked"
+    rm -rf "$cache/rust-src-$RUST_VERSION"
+    mkdir "$cache/rust-src-$RUST_VERSION"
+    mv "$state/unpacked/usr/src/rustc-$RUST_VERSION/library" "$library"
+}
+
+# Sets $linker. Built against the compiler's own libLLVM, so both speak the same bitcode
+# and no LLVM of the distribution is needed.
+find_linker() {
+    local root=$cache/bpf-linker-$LINKER_VERSION-rust-$RUST_VERSION
+    linker=$root/bin/bpf-linker
+    [[ -x $linker ]] && return
+
+    local libs=("$(rustc --print sysroot)"/lib/libLLVM.so.*)
+    [[ -f ${libs[0]} ]] || die "found no lib/libLLVM.so.* in $(rustc --print sysroot);" \
+        "needed: a rustc that links LLVM dynamically, as rustup's does"
+    mkdir -p "$root/llvm/lib"
+    ln -sf "${libs[0]}" "$root/llvm/lib/libLLVM.so"
+    ln -sf "${libs[0]}" "$root/llvm/lib/$(basename "${libs[0]}")"
+    # Optimising the linker costs minutes and saves nothing: it handles one small program.
+    LLVM_PREFIX=$root/llvm CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_DEBUG=0 \
+        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_TARGET_DIR=$cache/linker-target \
+        cargo install "bpf-linker@$LINKER_VERSION" --locked --no-default-features \
+        --features llvm-22 --root "$root" || die "could not build bpf-linker $LINKER_VERSION"
+    rm -rf "$cache/linker-target"
+}
+
+# No debug information, hence no BTF: the maps are plain definitions that need none, and
+# BTF's line table would put the builder's paths into the object.
+build() {
+    local out=$1 target_dir=$cache/xdp-redirect-target
+    # RUSTC_BOOTSTRAP: -Z build-std is unstable, and the target has no prebuilt core.
+    (
+        cd "$here"
+        export RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$target_dir
+        export CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER=$linker
+        export CARGO_ENCODED_RUSTFLAGS="-Cdebuginfo=0"
+        [[ -z $library ]] || export __CARGO_TESTS_ONLY_SRC_ROOT=$library
+        cargo build --release --locked -Z build-std=core --target "$TARGET"
+    ) || die "the XDP program did not build"
+    cp "$target_dir/$TARGET/release/xdp-redirect" "$out"
+    chmod 644 "$out"
+}
+
+# Instructions with their relocations, then the bytes of the maps, settings and licence.
+disassemble() {
+    "$objdump" -d -r --no-show-raw-insn "$1" | sed 1,2d
+    "$objdump" -s -j maps -j .rodata -j license "$1" | sed 1,2d
+}
+
+case "${1:-}" in
+'' | --check) ;;
+-h | --help) usage && exit ;;
+*) usage >&2 && exit 2 ;;
+esac
+
+mkdir -p "$cache"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+select_toolchain
+find_rust_source
+find_linker
+
+if [[ ${1:-} == --check ]]; then
+    objdump=$(find_objdump)
+    (cd "$here/object" && sha256sum --check --quiet xdp-redirect.bpf.o.sha256) ||
+        die "object/xdp-redirect.bpf.o is not the one its .sha256 names; run rebuild.sh"
+    build "$scratch/fresh.o"
+    disassemble "$committed" >"$scratch/committed"
+    disassemble "$scratch/fresh.o" >"$scratch/fresh"
+    # An empty listing would compare equal with any other empty one.
+    grep -q exit "$scratch/committed" || die "found no instructions in the committed object"
+    diff -u "$scratch/committed" "$scratch/fresh" ||
+        die "the committed object differs from its source; run rebuild.sh and commit the result"
+    echo "rebuild.sh: the committed object matches its source"
+else
+    mkdir -p "$here/object"
+    build "$committed"
+    (cd "$here/object" && sha256sum xdp-redirect.bpf.o >xdp-redirect.bpf.o.sha256)
+    cat "$committed.sha256"
+fi
