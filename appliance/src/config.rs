@@ -10,6 +10,7 @@ mod file;
 mod tests;
 
 pub use error::ConfigError;
+pub use crate::dataplane::faults::Faults;
 pub use file::{Attach, Idle, Level, UdpChecksum, XdpMode};
 
 use std::net::{IpAddr, SocketAddr};
@@ -118,19 +119,6 @@ pub struct Rings {
     pub tx: u32,
     /// Completion ring.
     pub completion: u32,
-}
-
-/// Section `[faults]`: what the box does to its own packets, in both directions.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Faults {
-    /// Probability that a packet is lost.
-    pub loss: f64,
-    /// Probability that a packet comes twice.
-    pub duplicate: f64,
-    /// Probability that a packet is delayed past later ones.
-    pub reorder: f64,
-    /// Seed of the injector.
-    pub seed: u64,
 }
 
 impl Config {

@@ -6,13 +6,18 @@
 //! |---|---|
 //! | `GET /v1/health` | 200 `{"state": "ready"}`, or 503 where a core takes no commands |
 //! | `GET /v1/box` | 200 [`BoxInfo`] |
-//! | `GET /v1/status` | 200 [`gradbox_protocol::control::Status`] |
+//! | `GET /v1/status` | 200 [`Status`] |
 //! | `GET /metrics` | 200, OpenMetrics text |
-//! | `POST /v1/jobs/NAME/join` | 200 [`gradbox_protocol::control::Joined`], or 202 [`gradbox_protocol::control::Waiting`]: ask again |
+//! | `POST /v1/jobs/NAME/join` | 200 [`Joined`], or 202 [`Waiting`]: ask again |
 //! | `POST /v1/jobs/NAME/leave` | 200 `{}` |
 //!
-//! Everything else is answered with a [`gradbox_protocol::control::Refusal`] and the status of
-//! [`Refused::status`]. A job that does not fit into memory is 507, `too_large`, with the bytes.
+//! Everything else is answered with a [`Refusal`] and the status of [`Refused::status`]. A job that
+//! does not fit into memory is 507, `too_large`, with the bytes.
+//!
+//! [`Status`]: gradbox_protocol::control::Status
+//! [`Joined`]: gradbox_protocol::control::Joined
+//! [`Waiting`]: gradbox_protocol::control::Waiting
+//! [`Refusal`]: gradbox_protocol::control::Refusal
 
 mod cookies;
 mod http;

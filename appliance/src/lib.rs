@@ -9,6 +9,11 @@
 //! * [`cli`]: the subcommands of the `gradbox` binary
 #![deny(unsafe_code)]
 
+pub mod appliance;
+pub mod cli;
+pub mod config;
+pub mod control;
 pub mod dataplane;
-#[allow(unsafe_code)]
+#[expect(unsafe_code, reason = "vector kernels")]
 pub mod sum;
+pub mod xdp;

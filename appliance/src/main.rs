@@ -1,2 +1,13 @@
 //! The `gradbox` binary.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match gradbox::cli::main() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gradbox: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

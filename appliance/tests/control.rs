@@ -1,171 +1,17 @@
 //! The control plane over real sockets on loopback, with real cores on the `mem` port.
 
-use gradbox::config::Config;
-use gradbox::control::{OpenSources, ServeError, Server, Sources, SourcesError, serve};
-use gradbox::dataplane::core::Core;
+#[path = "control/rig.rs"]
+mod rig;
+
+use gradbox::control::{OpenSources, ServeError, Sources, SourcesError, serve};
 use gradbox::dataplane::handle::CoreHandle;
-use gradbox::dataplane::mem;
-use gradbox::dataplane::steer::Steering;
-use gradbox_protocol::control::{BoxInfo, Joined, Refusal, Status, Waiting};
-use serde_json::{Value, json};
-use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::path::Path;
-use std::thread::JoinHandle;
+use gradbox_protocol::control::{BoxInfo, Waiting};
+use rig::{CAPACITY, Rig, changed, config, info, refused, request};
+use serde_json::Value;
+use serde_json::json;
+use std::io::Write;
+use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
-
-/// Frames of each core that jobs may reserve in these tests.
-const CAPACITY: u32 = 256;
-
-/// A box without a wire: two cores, and a control plane on a port of the system's choice.
-struct Rig {
-    server: Option<Server>,
-    address: SocketAddr,
-    cores: Vec<CoreHandle>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Rig {
-    fn new(control: &str) -> Self {
-        Self::with(control, Box::new(OpenSources))
-    }
-
-    fn with(control: &str, sources: Box<dyn Sources + Send>) -> Self {
-        let (mut cores, mut threads) = (Vec::new(), Vec::new());
-        for (shard, steering) in Steering::new(2).into_iter().enumerate() {
-            let (handle, link) = CoreHandle::new(shard as u16, None, CAPACITY.into(), 2048);
-            cores.push(handle);
-            threads.push(std::thread::spawn(move || {
-                let (mut port, wire, pool) = mem::pair(CAPACITY + 128, 2048, 64).unwrap();
-                let mut core = Core::new(shard as u16, pool, steering, link, false);
-                while !core.stopped() {
-                    core.step(&mut port, 0);
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                drop(wire);
-            }));
-        }
-        let server = serve(&config(control), info(), cores.clone(), sources).unwrap();
-        Self { address: server.address(), server: Some(server), cores, threads }
-    }
-
-    /// Sends a request as it is, and returns status and body.
-    fn raw(&self, request: &[u8]) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        stream.write_all(request).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-    }
-
-    fn send(&self, method: &str, path: &str, body: &[u8]) -> (u16, String) {
-        let mut request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: box\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        )
-        .into_bytes();
-        request.extend_from_slice(body);
-        self.raw(&request)
-    }
-
-    fn get(&self, path: &str) -> (u16, String) {
-        self.send("GET", path, b"")
-    }
-
-    fn join(&self, name: &str, body: &Value) -> (u16, String) {
-        self.send("POST", &format!("/v1/jobs/{name}/join"), body.to_string().as_bytes())
-    }
-
-    /// Repeats a join, as a worker does, until all are there.
-    fn joined(&self, name: &str, body: &Value) -> Joined {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            match self.join(name, body) {
-                (200, answer) => return serde_json::from_str(&answer).unwrap(),
-                (202, _) if Instant::now() < deadline => {}
-                (status, answer) => panic!("{status}: {answer}"),
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn leave(&self, name: &str, rank: u8, instance: u64) -> (u16, String) {
-        let body = json!({"rank": rank, "instance": instance}).to_string();
-        self.send("POST", &format!("/v1/jobs/{name}/leave"), body.as_bytes())
-    }
-
-    fn status(&self) -> Status {
-        let (status, body) = self.get("/v1/status");
-        assert_eq!(status, 200, "{body}");
-        serde_json::from_str(&body).unwrap()
-    }
-
-    fn wait_until(&self, what: &str, is: impl Fn(&Status) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !is(&self.status()) {
-            assert!(Instant::now() < deadline, "{what}: {:?}", self.status());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            drop(server.stop());
-        }
-        self.cores.iter().for_each(CoreHandle::stop);
-        for thread in self.threads.drain(..) {
-            // A core that panicked has failed the test already.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn config(control: &str) -> Config {
-    let text = format!("[control]\nlisten = \"127.0.0.1:0\"\n{control}\n[data]\nport = \"udp\"\n");
-    Config::parse(&text, Path::new("test.toml")).unwrap()
-}
-
-fn info() -> BoxInfo {
-    BoxInfo {
-        version: "0.0.0".into(),
-        protocol: gradbox_protocol::VERSION,
-        addresses: vec!["127.0.0.1".parse().unwrap()],
-        port_base: 9100,
-        shards: 2,
-        chunk_bytes: 1408,
-        mtu: 1500,
-        port: "udp".into(),
-        mode: "udp".into(),
-    }
-}
-
-/// A join of two ranks with 20 chunks: 10 slots and 30 frames on each core.
-fn request(rank: u8, instance: u64) -> Value {
-    json!({
-        "rank": rank, "world": 2, "dtype": "f32", "op": "sum", "instance": instance,
-        "address": format!("127.0.0.1:{}", 4000 + u16::from(rank)),
-        "tensors": [{"name": "w", "elements": 352 * 20}],
-    })
-}
-
-fn changed(rank: u8, field: &str, value: Value) -> Value {
-    let mut body = request(rank, 7);
-    body[field] = value;
-    body
-}
-
-#[track_caller]
-fn refused((status, body): (u16, String), expected: u16, word: &str, says: &str) -> Refusal {
-    let refusal: Refusal =
-        serde_json::from_str(&body).unwrap_or_else(|e| panic!("{status}: {body}: {e}"));
-    assert_eq!((status, &*refusal.error), (expected, word), "{}", refusal.message);
-    assert!(refusal.message.contains(says), "expected {says}\n   found {}", refusal.message);
-    refusal
-}
 
 #[test]
 fn the_box_says_what_it_is() {
@@ -403,7 +249,10 @@ fn metrics_are_complete() {
     let rig = Rig::new("");
     let _ = rig.join("j", &request(0, 7));
     let _ = rig.joined("j", &request(1, 8));
-    let has_reports = |text: &str| text.contains("gradbox_completion_seconds_count{core=\"1\"}");
+    let has_reports = |text: &str| {
+        let count = |core| format!("gradbox_completion_seconds_count{{core=\"{core}\"}}");
+        (0..2).all(|core| text.contains(&count(core)))
+    };
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut text = rig.get("/metrics").1;
     while !has_reports(&text) && Instant::now() < deadline {
@@ -464,4 +313,21 @@ fn an_address_in_use_is_named_with_what_to_do() {
     assert!(message.contains("stop it, or use another port"), "{message}");
     let none = serve(&config(""), info(), Vec::new(), Box::new(OpenSources)).unwrap_err();
     assert!(none.to_string().contains("one for each shard"), "{none}");
+}
+
+#[test]
+fn a_core_that_takes_no_commands_is_reported() {
+    // Nobody is at the other end of these queues.
+    let cores: Vec<_> = (0..2).map(|s| CoreHandle::new(s, None, 10_000, 2048).0).collect();
+    let server = serve(&config(""), info(), cores.clone(), Box::new(OpenSources)).unwrap();
+    let rig = Rig { address: server.address(), server: Some(server), cores, threads: Vec::new() };
+    let mut body = request(0, 7);
+    body["world"] = json!(1);
+    // Each job changes the credit of all others, so the queue fills up long before job 256.
+    let last =
+        (0..256).map(|n| rig.join(&format!("j{n}"), &body)).find(|(status, _)| *status != 200);
+    let says = "the core of shard 0 took no commands and lost one: restart the box";
+    refused(last.expect("a full queue"), 503, "not_served", says);
+    refused(rig.get("/v1/health"), 503, "not_served", says);
+    refused(rig.join("more", &body), 503, "not_served", says);
 }

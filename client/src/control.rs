@@ -24,11 +24,11 @@ pub(crate) struct Control {
 impl Control {
     pub(crate) fn new(address: &str, job: &str) -> Result<Self, Error> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if job.is_empty() || !job.chars().all(plain) {
+        if job.is_empty() || job.len() > 64 || !job.chars().all(plain) {
             return Err(Error::Option {
                 option: "job",
                 found: format!("{job:?}"),
-                needs: "letters, digits, '-', '_' and '.'",
+                needs: "1 to 64 letters, digits, '-', '_' and '.'",
             });
         }
         let config = ureq::Agent::config_builder()

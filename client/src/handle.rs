@@ -26,6 +26,9 @@ pub(crate) const IN_FLIGHT: u8 = 1;
 /// A round of it was given up.
 pub(crate) const UNFINISHED: u8 = 2;
 
+/// Tensors with their places in the table.
+type Indexed = Vec<(usize, Tensor)>;
+
 /// A call that has ended well.
 #[derive(Debug)]
 pub struct Finished {
@@ -160,9 +163,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Gives the I/O thread something to do; where it has ended, the command comes back.
-    pub(crate) fn command(&self, command: Command) -> Result<(), (Error, Command)> {
-        let ended = Error::Stopped("the I/O thread has ended");
-        self.commands.send(command).map_err(|e| (ended, e.0))?;
+    pub(crate) fn command(&self, command: Command) -> Result<(), Command> {
+        self.commands.send(command).map_err(|e| e.0)?;
         // A full pipe wakes just as well.
         let _ = (&self.wake).write(&[1]);
         Ok(())
@@ -233,7 +235,7 @@ impl Shared {
     pub(crate) fn start(
         self: &Arc<Self>,
         tensors: Vec<(usize, Tensor)>,
-    ) -> Result<Handle, (Error, Vec<(usize, Tensor)>)> {
+    ) -> Result<Handle, Box<(Error, Indexed)>> {
         // Another thread may have been faster since the check.
         for (i, (index, _)) in tensors.iter().enumerate() {
             let (relaxed, state) = (Ordering::Relaxed, &self.states[*index]);
@@ -241,7 +243,7 @@ impl Shared {
                 for (index, _) in &tensors[..i] {
                     self.states[*index].store(IDLE, Ordering::Release);
                 }
-                return Err((Error::InFlight { tensor: self.name(*index) }, tensors));
+                return Err(Box::new((Error::InFlight { tensor: self.name(*index) }, tensors)));
             }
         }
         let started_ns = sys::monotonic_ns();
@@ -264,12 +266,11 @@ impl Shared {
         let shared = Arc::clone(self);
         let mut handle =
             Handle { shared, call, slot, originals: Some(originals), started_ns, failure: None };
-        match self.command(command) {
-            Ok(()) => Ok(handle),
-            Err((error, Command::Submit { tensors, .. })) => {
-                Err((error, handle.restore(tensors, false)))
-            }
-            Err((error, _)) => Err((error, Vec::new())),
-        }
+        let tensors = match self.command(command) {
+            Ok(()) => return Ok(handle),
+            Err(Command::Submit { tensors, .. }) => handle.restore(tensors, false),
+            Err(_) => Vec::new(),
+        };
+        Err(Box::new((Error::Stopped("the I/O thread has ended"), tensors)))
     }
 }

@@ -223,7 +223,8 @@ impl Worker {
         };
         let mut handle = match self.shared.start(owned) {
             Ok(handle) => handle,
-            Err((error, owned)) => {
+            Err(failed) => {
+                let (error, owned) = *failed;
                 put_back(owned, tensors);
                 return Err(error);
             }
@@ -249,7 +250,7 @@ impl Worker {
     /// are dropped then.
     pub fn all_reduce_async(&self, tensors: Vec<(usize, Tensor)>) -> Result<Handle, Error> {
         self.shared.check(tensors.iter().map(|(index, tensor)| (*index, tensor)))?;
-        self.shared.start(tensors).map_err(|(error, _)| error)
+        self.shared.start(tensors).map_err(|failed| failed.0)
     }
 
     /// Leaves the job. Calls that have not ended are given up.

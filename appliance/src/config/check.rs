@@ -215,15 +215,16 @@ fn rings(source: &Source<'_>, d: &Data) -> Checked<Rings> {
         tx: ring(&d.tx_ring, "data.tx_ring", 2048)?,
         completion: ring(&d.completion_ring, "data.completion_ring", 4096)?,
     };
-    let at_least = |(large, larger): (u32, &Field<u32>), (small, smaller): (u32, &Field<u32>), key| {
-        if large >= small {
-            return Ok(());
-        }
-        let span = larger.as_ref().or(smaller.as_ref()).map_or(0..0, Spanned::span);
-        let other = if key == "data.fill_ring" { "rx_ring" } else { "tx_ring" };
-        let reason = format!("{large} is less than {other} = {small}: use {small} or more");
-        Err(source.refuse(span, key, &reason))
-    };
+    let at_least =
+        |(large, larger): (u32, &Field<u32>), (small, smaller): (u32, &Field<u32>), key| {
+            if large >= small {
+                return Ok(());
+            }
+            let span = larger.as_ref().or(smaller.as_ref()).map_or(0..0, Spanned::span);
+            let other = if key == "data.fill_ring" { "rx_ring" } else { "tx_ring" };
+            let reason = format!("{large} is less than {other} = {small}: use {small} or more");
+            Err(source.refuse(span, key, &reason))
+        };
     at_least((rings.fill, &d.fill_ring), (rings.rx, &d.rx_ring), "data.fill_ring")?;
     at_least(
         (rings.completion, &d.completion_ring),
@@ -249,9 +250,7 @@ fn frames(
             return Err(source.refuse(frames.span(), "data.frames", reason));
         }
         (Some(frames), None) => (frames.span(), "data.frames", *frames.get_ref()),
-        (None, Some(mib)) => {
-            (mib.span(), "data.memory_mib", mib.get_ref().saturating_mul(per_mib))
-        }
+        (None, Some(mib)) => (mib.span(), "data.memory_mib", mib.get_ref().saturating_mul(per_mib)),
         (None, None) => (section, "data.memory_mib", 256 * per_mib),
     };
     let refuse = |reason: &str| Err(source.refuse(span.clone(), key, reason));

@@ -86,40 +86,112 @@ fn refusals_point_at_the_place_and_say_what_to_change() {
     let cases = [
         ("", "x.toml:1:1: missing field `data`"),
         ("[data]\nmtu = 1500\n", "x.toml:1:1: data.port: missing: say \"xdp\""),
-        ("[data]\nport = \"tcp\"\n", "x.toml:2:8: data.port: unknown variant `tcp`, expected `xdp` or `udp`"),
+        (
+            "[data]\nport = \"tcp\"\n",
+            "x.toml:2:8: data.port: unknown variant `tcp`, expected `xdp` or `udp`",
+        ),
         ("[data]\nport = \"xdp\"\n", "x.toml:2:8: data.interface: missing"),
-        (&format!("{udp}interface = \"eth1\"\n"), "x.toml:3:13: data.interface: is for port = \"xdp\" alone"),
+        (
+            &format!("{udp}interface = \"eth1\"\n"),
+            "x.toml:3:13: data.interface: is for port = \"xdp\" alone",
+        ),
         (&format!("{udp}attach = \"skb\"\n"), "x.toml:3:10: data.attach: is for port"),
         (&format!("{udp}udp_checksum = \"full\"\n"), "x.toml:3:16: data.udp_checksum: is for port"),
-        ("[data]\nport = \"xdp\"\ninterface = \"a/b\"\n", "x.toml:3:13: data.interface: \"a/b\" is no interface's name"),
-        (&format!("{udp}mtu = 9000\n"), "x.toml:3:7: data.mtu: 9000 needs frames larger than 4096 bytes: use 3498 or less"),
+        (
+            "[data]\nport = \"xdp\"\ninterface = \"a/b\"\n",
+            "x.toml:3:13: data.interface: \"a/b\" is no interface's name",
+        ),
+        (
+            &format!("{udp}mtu = 9000\n"),
+            "x.toml:3:7: data.mtu: 9000 needs frames larger than 4096 bytes: use 3498 or less",
+        ),
         (&format!("{udp}mtu = 100\n"), "x.toml:3:7: data.mtu: 100 has no room for a chunk"),
-        (&format!("{udp}mtu = 70000\n"), "x.toml:3:7: data.mtu: invalid value: integer `70000`, expected u16"),
+        (
+            &format!("{udp}mtu = 70000\n"),
+            "x.toml:3:7: data.mtu: invalid value: integer `70000`, expected u16",
+        ),
         (&format!("{udp}mtux = 1\n"), "x.toml:3:1: unknown field `mtux`, expected one of `port`"),
         (&format!("{udp}queues = 0\n"), "x.toml:3:10: data.queues: 0 is out of range: use 1 to 64"),
-        (&format!("{udp}queues = 2\nport_base = 65535\n"), "x.toml:4:13: data.port_base: 65535 is out of range: use 1 to 65534"),
+        (
+            &format!("{udp}queues = 2\nport_base = 65535\n"),
+            "x.toml:4:13: data.port_base: 65535 is out of range: use 1 to 65534",
+        ),
         (&format!("{udp}queues = 2\ncpus = [1]\n"), "x.toml:4:8: data.cpus: 1 CPUs for 2 queues"),
         (&format!("{udp}queues = 2\ncpus = [1,\n  1]\n"), "x.toml:5:3: data.cpus: CPU 1 twice"),
         (&format!("{udp}addresses = []\n"), "x.toml:3:13: data.addresses: empty"),
-        (&format!("{udp}addresses = [\"0.0.0.0\"]\n"), "x.toml:3:14: data.addresses: 0.0.0.0 is not an address"),
-        (&format!("{udp}addresses = [\"::1\", \"fd00::1\"]\n"), "x.toml:3:21: data.addresses: fd00::1 and ::1 are of one family"),
-        (&format!("{udp}addresses = [\"box\"]\n"), "x.toml:3:14: data.addresses: invalid IP address syntax"),
-        (&format!("{udp}frames = 10000\nmemory_mib = 64\n"), "x.toml:3:10: data.frames: give either frames or memory_mib"),
-        (&format!("{udp}memory_mib = 8\n"), "x.toml:3:14: data.memory_mib: 4096 frames of 2048 bytes, but the rings alone need 6400 (fill_ring 4096 + tx_ring 2048 + 256 between them): use more than 6400 frames (memory_mib = 13 or more)"),
+        (
+            &format!("{udp}addresses = [\"0.0.0.0\"]\n"),
+            "x.toml:3:14: data.addresses: 0.0.0.0 is not an address",
+        ),
+        (
+            &format!("{udp}addresses = [\"::1\", \"fd00::1\"]\n"),
+            "x.toml:3:21: data.addresses: fd00::1 and ::1 are of one family",
+        ),
+        (
+            &format!("{udp}addresses = [\"box\"]\n"),
+            "x.toml:3:14: data.addresses: invalid IP address syntax",
+        ),
+        (
+            &format!("{udp}frames = 10000\nmemory_mib = 64\n"),
+            "x.toml:3:10: data.frames: give either frames or memory_mib",
+        ),
+        (
+            &format!("{udp}memory_mib = 8\n"),
+            "x.toml:3:14: data.memory_mib: 4096 frames of 2048 bytes, but the rings alone need \
+             6400 (fill_ring 4096 + tx_ring 2048 + 256 between them): use more than 6400 frames \
+             (memory_mib = 13 or more)",
+        ),
         (&format!("{udp}memory_mib = 99999999999\n"), "x.toml:3:14: data.memory_mib: "),
-        (&format!("{xdp}frames = 6401\nhuge_pages = true\n"), "x.toml:4:10: data.frames: 6401 frames of 2048 bytes do not fill 2 MiB pages, which huge_pages = true needs: use 7168 frames, a multiple of 1024"),
-        (&format!("{udp}fill_ring = 5000\n"), "x.toml:3:13: data.fill_ring: 5000 is no power of two: use 4096 or 8192"),
-        (&format!("{udp}rx_ring = 32\n"), "x.toml:3:11: data.rx_ring: 32 is out of range: use 64 to 65536"),
-        (&format!("{udp}fill_ring = 1024\n"), "x.toml:3:13: data.fill_ring: 1024 is less than rx_ring = 2048: use 2048 or more"),
-        (&format!("{udp}rx_ring = 8192\n"), "x.toml:3:11: data.fill_ring: 4096 is less than rx_ring = 8192"),
-        (&format!("{udp}tx_ring = 8192\n"), "x.toml:3:11: data.completion_ring: 4096 is less than tx_ring = 8192"),
-        (&format!("{udp}[faults]\nloss = 1.5\n"), "x.toml:4:8: faults.loss: 1.5 is out of range: use 0 to 1"),
-        (&format!("{udp}[faults]\nreorder = nan\n"), "x.toml:4:11: faults.reorder: NaN is out of range"),
-        (&format!("{udp}[faults]\nseed = -1\n"), "x.toml:4:8: faults.seed: invalid value: integer `-1`, expected u64"),
-        (&format!("{udp}[log]\nlevel = \"loud\"\n"), "x.toml:4:9: log.level: unknown variant `loud`"),
-        (&format!("{udp}[control]\nlisten = \"here\"\n"), "x.toml:4:10: control.listen: invalid socket address syntax"),
+        (
+            &format!("{xdp}frames = 6401\nhuge_pages = true\n"),
+            "x.toml:4:10: data.frames: 6401 frames of 2048 bytes do not fill 2 MiB pages, \
+             which huge_pages = true needs: use 7168 frames, a multiple of 1024",
+        ),
+        (
+            &format!("{udp}fill_ring = 5000\n"),
+            "x.toml:3:13: data.fill_ring: 5000 is no power of two: use 4096 or 8192",
+        ),
+        (
+            &format!("{udp}rx_ring = 32\n"),
+            "x.toml:3:11: data.rx_ring: 32 is out of range: use 64 to 65536",
+        ),
+        (
+            &format!("{udp}fill_ring = 1024\n"),
+            "x.toml:3:13: data.fill_ring: 1024 is less than rx_ring = 2048: use 2048 or more",
+        ),
+        (
+            &format!("{udp}rx_ring = 8192\n"),
+            "x.toml:3:11: data.fill_ring: 4096 is less than rx_ring = 8192",
+        ),
+        (
+            &format!("{udp}tx_ring = 8192\n"),
+            "x.toml:3:11: data.completion_ring: 4096 is less than tx_ring = 8192",
+        ),
+        (
+            &format!("{udp}[faults]\nloss = 1.5\n"),
+            "x.toml:4:8: faults.loss: 1.5 is out of range: use 0 to 1",
+        ),
+        (
+            &format!("{udp}[faults]\nreorder = nan\n"),
+            "x.toml:4:11: faults.reorder: NaN is out of range",
+        ),
+        (
+            &format!("{udp}[faults]\nseed = -1\n"),
+            "x.toml:4:8: faults.seed: invalid value: integer `-1`, expected u64",
+        ),
+        (
+            &format!("{udp}[log]\nlevel = \"loud\"\n"),
+            "x.toml:4:9: log.level: unknown variant `loud`",
+        ),
+        (
+            &format!("{udp}[control]\nlisten = \"here\"\n"),
+            "x.toml:4:10: control.listen: invalid socket address syntax",
+        ),
         (&format!("{udp}[control]\ntoken = \"\"\n"), "x.toml:4:9: control.token: empty"),
-        (&format!("{udp}[control]\njoin_timeout_s = 0\n"), "x.toml:4:18: control.join_timeout_s: 0 is out of range: use 1 to 3600"),
+        (
+            &format!("{udp}[control]\njoin_timeout_s = 0\n"),
+            "x.toml:4:18: control.join_timeout_s: 0 is out of range: use 1 to 3600",
+        ),
         (&format!("{udp}[control]\nlisten = \n"), "x.toml:4:10: "),
         (&format!("{udp}[extra]\n"), "x.toml:3:2: unknown field `extra`"),
     ];

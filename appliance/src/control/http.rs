@@ -47,7 +47,7 @@ pub(super) fn router(plane: Shared) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn(timely))
+        .layer(middleware::from_fn(bounded))
         .with_state(plane)
 }
 
@@ -115,8 +115,14 @@ async fn wrong_method(request: Request) -> Refused {
     Refused::WrongMethod { path: shown(&request), method: request.method().to_string() }
 }
 
-/// A request that never ends must not hold a connection for ever.
-async fn timely(request: Request, next: Next) -> Response {
+/// A request that never ends must not hold a connection for ever, and one that announces too much
+/// is not read at all.
+async fn bounded(request: Request, next: Next) -> Response {
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|n| n.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|n| n > MAX_BODY as u64) {
+        return Refused::BodyTooLarge.into_response();
+    }
     match tokio::time::timeout(TIMEOUT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Refused::Slow { seconds: TIMEOUT.as_secs() }.into_response(),

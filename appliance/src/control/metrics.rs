@@ -96,6 +96,9 @@ impl Collector for Snapshot {
     }
 }
 
+/// Name, help and value of a gauge that each core has.
+type OfCore = (&'static str, &'static str, fn(&Core) -> u64);
+
 type Encoder<'a, 'b> = &'a mut DescriptorEncoder<'b>;
 
 impl Snapshot {
@@ -108,16 +111,16 @@ impl Snapshot {
             ("port", info.port.as_str()),
             ("mode", info.mode.as_str()),
         ];
-        e.encode_descriptor("build", "What this box is", None, MetricType::Info)?
+        e.encode_descriptor("build", "What this box is.", None, MetricType::Info)?
             .encode_info(&labels)?;
-        gauge(e, "uptime_seconds", "Seconds since the box became ready")?
+        gauge(e, "uptime_seconds", "Seconds since the box became ready.")?
             .encode_gauge(&self.status.uptime_s)?;
-        gauge(e, "jobs", "Jobs, forming ones included")?
+        gauge(e, "jobs", "Jobs, forming ones included.")?
             .encode_gauge(&(self.status.jobs.len() as u64))?;
         if self.filter.is_empty() {
             return Ok(());
         }
-        let help = "Packets by what the XDP program decided";
+        let help = "Packets by what the XDP program decided.";
         let mut metric = counter(e, "xdp_packets", help)?;
         for (verdict, n) in &self.filter {
             count(&mut metric, &[("verdict", verdict)], *n)?;
@@ -127,19 +130,21 @@ impl Snapshot {
 
     fn cores(&self, e: Encoder<'_, '_>) -> fmt::Result {
         for &what in Counter::ALL {
-            // The encoder ends the sentence itself.
-            let mut metric = counter(e, what.name(), what.help().trim_end_matches('.'))?;
+            let mut metric = counter(e, what.name(), what.help())?;
             for core in &self.cores {
                 count(&mut metric, &[("core", &core.name)], core.reading.counters.get(what))?;
             }
         }
-        let mut metric = counter(e, "busy_seconds", "Seconds spent in steps that had work")?;
+        let mut metric = counter(e, "busy_seconds", "Seconds spent in steps that had work.")?;
         for core in &self.cores {
             metric
                 .encode_family(&[("core", core.name.as_str())])?
-                .encode_counter::<NoLabelSet, f64, u64>(&(core.reading.busy_ns as f64 / 1e9), None)?;
+                .encode_counter::<NoLabelSet, f64, u64>(
+                    &(core.reading.busy_ns as f64 / 1e9),
+                    None,
+                )?;
         }
-        let help = "Seconds from a slot's first part to its completion";
+        let help = "Seconds from a slot's first part to its completion.";
         let mut metric =
             e.encode_descriptor("completion_seconds", help, None, MetricType::Histogram)?;
         for core in &self.cores {
@@ -152,20 +157,20 @@ impl Snapshot {
     }
 
     fn frames(&self, e: Encoder<'_, '_>) -> fmt::Result {
-        let mut metric = gauge(e, "frames", "Frames by state; they add up to frames_all")?;
+        let mut metric = gauge(e, "frames", "Frames by state; they add up to frames_all.")?;
         for core in &self.cores {
             for (state, n) in core.reading.frames.states() {
                 let labels = [("core", core.name.as_str()), ("state", state)];
                 metric.encode_family(&labels)?.encode_gauge(&n)?;
             }
         }
-        let of_cores: [(&str, &str, fn(&Core) -> u64); 4] = [
-            ("frames_all", "Frames of the UMEM", |c| c.reading.frames.total),
-            ("frames_balanced", "1 where the states add up to all frames", |c| {
+        let of_cores: [OfCore; 4] = [
+            ("frames_all", "Frames of the UMEM.", |c| c.reading.frames.total),
+            ("frames_balanced", "1 where the states add up to all frames.", |c| {
                 c.reading.frames.balanced().into()
             }),
-            ("job_frames_reserved", "Frames that jobs have reserved", |c| c.reserved),
-            ("job_frames_available", "Frames that jobs may still reserve", |c| {
+            ("job_frames_reserved", "Frames that jobs have reserved.", |c| c.reserved),
+            ("job_frames_available", "Frames that jobs may still reserve.", |c| {
                 c.capacity.saturating_sub(c.reserved)
             }),
         ];
@@ -185,16 +190,16 @@ impl Snapshot {
                 job.ranks.iter().map(move |rank| (job, rank, rank.rank.to_string()))
             })
         };
-        let mut metric = counter(e, "job_pushed", "Chunks taken from a rank in its generation")?;
+        let mut metric = counter(e, "job_pushed", "Chunks taken from a rank in its generation.")?;
         for (job, rank, name) in ranks() {
             count(&mut metric, &[("job", &job.name), ("rank", &name)], rank.pushed)?;
         }
-        let help = "Chunks that were complete only when this rank's part came";
+        let help = "Chunks that were complete only when this rank's part came.";
         let mut metric = counter(e, "job_last", help)?;
         for (job, rank, name) in ranks() {
             count(&mut metric, &[("job", &job.name), ("rank", &name)], rank.last)?;
         }
-        let help = "1 for the rank that has pushed least, where others have pushed more";
+        let help = "1 for the rank that has pushed least, where others have pushed more.";
         let mut metric = gauge(e, "job_waiting_for", help)?;
         for (job, rank, name) in ranks() {
             let labels = [("job", job.name.as_str()), ("rank", name.as_str())];
@@ -209,18 +214,29 @@ impl Snapshot {
             Ok(())
         };
         type Job = gradbox_protocol::control::JobStatus;
-        per_job(e, "job_generation", "Generation that is running", |j: &Job| j.generation.into())?;
-        per_job(e, "job_reserved_bytes", "Bytes of frames that the job holds reserved", |j: &Job| {
-            j.reserved_bytes
-        })
+        per_job(e, "job_generation", "Generation that is running.", |j: &Job| j.generation.into())?;
+        per_job(
+            e,
+            "job_reserved_bytes",
+            "Bytes of frames that the job holds reserved.",
+            |j: &Job| j.reserved_bytes,
+        )
     }
 }
 
-fn counter<'a>(e: &'a mut DescriptorEncoder<'_>, name: &'a str, help: &str) -> Result<MetricEncoder<'a>, fmt::Error> {
+fn counter<'a>(
+    e: &'a mut DescriptorEncoder<'_>,
+    name: &'a str,
+    help: &str,
+) -> Result<MetricEncoder<'a>, fmt::Error> {
     e.encode_descriptor(name, help, None, MetricType::Counter)
 }
 
-fn gauge<'a>(e: &'a mut DescriptorEncoder<'_>, name: &'a str, help: &str) -> Result<MetricEncoder<'a>, fmt::Error> {
+fn gauge<'a>(
+    e: &'a mut DescriptorEncoder<'_>,
+    name: &'a str,
+    help: &str,
+) -> Result<MetricEncoder<'a>, fmt::Error> {
     e.encode_descriptor(name, help, None, MetricType::Gauge)
 }
 

@@ -288,7 +288,9 @@ impl Registry {
     pub fn tick(&mut self, now: Duration, sources: &mut dyn Sources) {
         self.expire(now, sources);
         let idle = |job: &Job| {
-            job.current.as_ref().is_some_and(|c| now.saturating_sub(c.active) > self.settings.idle_timeout)
+            job.current
+                .as_ref()
+                .is_some_and(|c| now.saturating_sub(c.active) > self.settings.idle_timeout)
         };
         let names: Vec<_> =
             self.jobs.iter().filter(|(_, j)| idle(j)).map(|(name, _)| name.clone()).collect();
@@ -306,7 +308,8 @@ impl Registry {
             let Some(next) = job.next.as_mut().filter(|n| !n.complete()) else { continue };
             for (rank, place) in next.members.iter_mut().enumerate() {
                 if let Some(silent) = place.take_if(|j| now.saturating_sub(j.seen) > limit) {
-                    info!(job = name, rank, address = %silent.address, "dropped: silent for too long");
+                    let address = silent.address;
+                    info!(job = name, rank, %address, "dropped: silent for too long");
                     revoke(sources, silent.address);
                 }
             }

@@ -12,6 +12,7 @@ use super::steer::Steering;
 use super::umem::Umem;
 use gradbox_protocol::envelope::{Envelope, LONGEST, ones_complement_sum};
 use gradbox_protocol::{ErrorCode, Flags, HEADER_LEN, Header, Kind, STATUS_CHUNKS};
+use std::time::Duration;
 
 /// Packets whose headers are fetched ahead of the one at work (measured: 8 hides DRAM).
 const AHEAD: usize = 8;
@@ -79,6 +80,18 @@ impl Core {
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// What is too large to be shown after every step.
+    #[must_use]
+    pub const fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Time spent in steps that had work.
+    #[must_use]
+    pub const fn busy(&self) -> Duration {
+        Duration::from_nanos(self.busy_ns)
     }
 
     /// Every frame's whereabouts.

@@ -66,6 +66,14 @@ counters! {
     FillShort = "fill_short": "Times that the fill ring could not be kept full for want of frames.",
 }
 
+impl Counter {
+    /// Whether it counts packets that were not served.
+    #[must_use]
+    pub fn is_drop(self) -> bool {
+        self.name().starts_with("drop_")
+    }
+}
+
 /// Number of counters.
 pub const COUNTERS: usize = Counter::ALL.len();
 

@@ -32,13 +32,14 @@ pub(crate) fn combine(dtype: DType, op: Op, inputs: &[&[u8]]) -> Vec<u8> {
             b
         };
         if dtype == DType::I32 {
-            let v = inputs.iter().map(|x| i32::from_le_bytes(raw(x)));
-            let v = v.reduce(|a, b| match op {
-                Op::Sum | Op::Avg => a.wrapping_add(b),
-                Op::Min => a.min(b),
-                Op::Max => a.max(b),
-            });
-            out.extend(v.unwrap().to_le_bytes());
+            let v = inputs.iter().map(|x| i64::from(i32::from_le_bytes(raw(x))));
+            let v = match op {
+                Op::Sum => v.sum::<i64>(),
+                Op::Avg => v.sum::<i64>() / inputs.len() as i64,
+                Op::Min => v.min().unwrap(),
+                Op::Max => v.max().unwrap(),
+            };
+            out.extend((v as i32).to_le_bytes());
             continue;
         }
         let float = |x: &&[u8]| match dtype {

@@ -23,7 +23,11 @@ impl Registry {
             Ok(layout) => layout,
             Err(LayoutError::TooLarge { .. }) => {
                 let chunks = chunks(request, s.chunk_bytes);
-                return Err(self.too_large(name, chunks.div_ceil(s.capacity.len() as u64), request));
+                return Err(self.too_large(
+                    name,
+                    chunks.div_ceil(s.capacity.len() as u64),
+                    request,
+                ));
             }
             Err(error) => return Err(Refused::BadTensors(error)),
         };

@@ -57,7 +57,9 @@ impl Registry {
     /// Tells the cores to remove the running generation of `name`, once.
     pub(super) fn remove(&mut self, name: &str, why: &str, sources: &mut dyn Sources) {
         let cores = self.settings.capacity.len() as u16;
-        let Some(current) = self.jobs.get_mut(name).and_then(|j| j.current.as_mut()) else { return };
+        let Some(current) = self.jobs.get_mut(name).and_then(|j| j.current.as_mut()) else {
+            return;
+        };
         if current.removing.is_some() {
             return;
         }

@@ -179,7 +179,10 @@ fn differences_are_named() {
     differs(|r| r.dtype = DType::F16, "dtype = f32, this one f16");
     differs(|r| r.op = Op::Max, "op = sum, this one max");
     differs(|r| r.tensors.push(r.tensors[0].clone()), "1 tensors, this one 2");
-    differs(|r| r.tensors[0].elements = 3, "as tensor 0 \"t\" of 480 elements, this one \"t\" of 3");
+    differs(
+        |r| r.tensors[0].elements = 3,
+        "as tensor 0 \"t\" of 480 elements, this one \"t\" of 3",
+    );
     differs(|r| r.tensors[0].name = "u".into(), "this one \"u\" of 480 elements");
     let refused = rig.join("a", 1, 0, 8).unwrap_err();
     assert_eq!(refused.word(), "duplicate_rank");

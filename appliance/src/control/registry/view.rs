@@ -8,7 +8,11 @@ use std::time::Duration;
 impl Registry {
     /// Its jobs, by name. `progress` tells, for a job id and a rank, the chunks pushed and the
     /// chunks for which that rank was the last.
-    pub fn jobs(&self, now: Duration, progress: impl Fn(u16, usize) -> (u64, u64)) -> Vec<JobStatus> {
+    pub fn jobs(
+        &self,
+        now: Duration,
+        progress: impl Fn(u16, usize) -> (u64, u64),
+    ) -> Vec<JobStatus> {
         self.jobs.iter().filter_map(|(name, job)| self.job(now, name, job, &progress)).collect()
     }
 

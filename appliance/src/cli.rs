@@ -1,0 +1,33 @@
+//! The subcommands of the `gradbox` binary.
+
+mod all_reduce;
+mod run;
+
+use clap::{Parser, Subcommand};
+
+/// Gradbox: sums gradients of distributed training, bit for bit the same every time.
+#[derive(Parser)]
+#[command(version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the box until Ctrl-C or SIGTERM.
+    Run(run::Run),
+    /// Be one worker: all-reduce the tensors of a file.
+    AllReduce(all_reduce::AllReduce),
+}
+
+/// Does what the command line says.
+///
+/// # Errors
+/// What went wrong, in words for the user.
+pub fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::AllReduce(args) => all_reduce::run(args),
+    }
+}
