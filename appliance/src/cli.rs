@@ -1,7 +1,9 @@
 //! The subcommands of the `gradbox` binary.
 
 mod all_reduce;
+mod report;
 mod run;
+mod status;
 
 use clap::{Parser, Subcommand};
 
@@ -19,6 +21,10 @@ enum Command {
     Run(run::Run),
     /// Be one worker: all-reduce the tensors of a file.
     AllReduce(all_reduce::AllReduce),
+    /// Show what a running box is doing, and whom it is waiting for.
+    Status(status::ShowStatus),
+    /// Put together what the workers of a job and the box wrote.
+    Report(report::MakeReport),
 }
 
 /// Does what the command line says.
@@ -29,5 +35,7 @@ pub fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::AllReduce(args) => all_reduce::run(args),
+        Command::Status(args) => status::run(&args),
+        Command::Report(args) => report::run(&args),
     }
 }

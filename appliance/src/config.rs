@@ -2,6 +2,7 @@
 //!
 //! Every field, with its meaning, unit, range and default, is in `configs/reference.toml`.
 //! A field that is unknown or impossible is refused with file, line and reason.
+#![forbid(unsafe_code)]
 
 mod check;
 mod error;
@@ -9,8 +10,8 @@ mod file;
 #[cfg(test)]
 mod tests;
 
-pub use error::ConfigError;
 pub use crate::dataplane::faults::Faults;
+pub use error::ConfigError;
 pub use file::{Attach, Idle, Level, UdpChecksum, XdpMode};
 
 use std::net::{IpAddr, SocketAddr};

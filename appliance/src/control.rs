@@ -18,6 +18,7 @@
 //! [`Joined`]: gradbox_protocol::control::Joined
 //! [`Waiting`]: gradbox_protocol::control::Waiting
 //! [`Refusal`]: gradbox_protocol::control::Refusal
+#![forbid(unsafe_code)]
 
 mod cookies;
 mod http;

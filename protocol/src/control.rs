@@ -69,7 +69,7 @@ pub struct Waiting {
     pub missing: Vec<u8>,
 }
 
-/// Answer 4xx or 503: what is wrong, and what to change.
+/// Answer 4xx, 503 or 507: what is wrong, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// A word for programs, such as `duplicate_rank` or `too_large`.

@@ -1,9 +1,13 @@
 //! What the tests of the whole product share.
 //!
+//! * [`golden`]: the golden packets and the box that answers them
 //! * [`packets`]: packets as workers send them
+//! * [`siege`]: a job of honest workers under a flood of packets that somebody else sends
 //! * [`simulation`]: a box on the `mem` port, its workers and the network between them, moved by
 //!   a seeded scheduler
 #![forbid(unsafe_code)]
 
+pub mod golden;
 pub mod packets;
+pub mod siege;
 pub mod simulation;

@@ -282,6 +282,12 @@ impl SimWorker {
         self.done.iter().all(|&r| r == self.rounds)
     }
 
+    /// The round of `chunk` that this worker has no result of yet.
+    #[must_use]
+    pub fn round_of(&self, chunk: u32) -> u32 {
+        self.done[chunk as usize]
+    }
+
     /// Some packet that it makes sense to send now, with the shard that it is for.
     pub fn send(&self, dice: &mut Dice) -> Option<(u16, Vec<u8>)> {
         let open: Vec<_> = (0..self.done.len()).filter(|&c| self.done[c] < self.rounds).collect();

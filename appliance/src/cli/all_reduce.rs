@@ -69,10 +69,10 @@ pub(super) struct AllReduce {
     #[arg(long)]
     progress: bool,
     /// Compare every bit of every round with the reference, from made-up tensors.
-    #[arg(long, requires = "model")]
+    #[arg(long, conflicts_with = "input")]
     verify: bool,
     /// Compare every bit of every round with the reference, from the inputs of all ranks in order.
-    #[arg(long, value_name = "RANK0.safetensors", num_args = 1.., requires = "input")]
+    #[arg(long, value_name = "RANK0.safetensors", num_args = 1.., conflicts_with = "model")]
     verify_with: Vec<PathBuf>,
     /// Write times and counters of every round to this file.
     #[arg(long, value_name = "FILE")]
@@ -169,6 +169,7 @@ mod tests {
             "in.st",
             "in.st -o out.st --model m.csv",
             "in.st -o out.st --verify",
+            "--model m.csv --verify-with a",
             "--model m.csv --dtype f64",
             "--model m.csv --rounds 0",
             "--model m.csv --timeout -1",

@@ -3,6 +3,7 @@
 use crate::appliance::Appliance;
 use crate::config::Config;
 use anyhow::Context;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use tracing_subscriber::EnvFilter;
@@ -37,7 +38,11 @@ pub(super) fn run(args: &Run) -> anyhow::Result<()> {
     }
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new(config.level.name()));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     let (stop, stopped) = mpsc::channel();
     // Before the start, so that a signal during it is not lost.
     ctrlc::set_handler(move || {

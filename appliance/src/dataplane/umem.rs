@@ -30,6 +30,8 @@ pub struct Umem {
 
 // SAFETY: the memory belongs to this value alone, and frames say who may touch which part of it.
 unsafe impl Send for Umem {}
+// SAFETY: as above: a shared Umem gives nobody access to bytes, only a frame does.
+unsafe impl Sync for Umem {}
 
 /// Why a UMEM cannot be had.
 #[derive(Debug, thiserror::Error)]
