@@ -250,9 +250,7 @@ struct Numbers<'a>(&'a Refusal);
 impl fmt::Display for Numbers<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0.needed_bytes, self.0.available_bytes) {
-            (Some(needed), Some(available))
-                if !self.0.message.contains(&needed.to_string()) =>
-            {
+            (Some(needed), Some(available)) if !self.0.message.contains(&needed.to_string()) => {
                 write!(f, " (needed {needed} bytes, available {available} bytes)")
             }
             _ => Ok(()),

@@ -346,6 +346,10 @@ fn fatal(doing: &str, error: &io::Error, bytes: usize) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Config;
+    use crate::tensor::Tensor;
+    use gradbox_protocol::DType;
+    use gradbox_protocol::layout::Layout;
 
     #[test]
     fn errors_are_sorted() {
@@ -356,5 +360,67 @@ mod tests {
         assert_eq!(of(libc::EINVAL, false), Trouble::Fatal);
         assert_eq!(of(libc::EHOSTUNREACH, true), Trouble::Passing);
         assert_eq!(of(libc::EMSGSIZE, true), Trouble::Fatal);
+    }
+
+    /// An engine with 100 full chunks and a short one to send to one shard.
+    fn engine() -> (Engine, VecDeque<Transmit>) {
+        let layout = Layout::new(DType::I32, [100 * 352 + 1], 1408, 1).unwrap();
+        let mut engine = Engine::new(Config {
+            job: 1,
+            rank: 0,
+            cookie: 2,
+            layout,
+            credit: 200,
+            receive_packets: 1000,
+            stamp_base: 0,
+        });
+        engine.submit(1, 0, vec![(0, Tensor::I32((0..35_201).collect()))]).unwrap();
+        let mut out = Vec::new();
+        engine.transmit(1, &mut out);
+        (engine, out.into())
+    }
+
+    #[test]
+    fn packets_are_grouped_within_the_kernels_bounds() {
+        let (engine, mut queue) = engine();
+        let (parts, messages) = group(&engine, queue.make_contiguous(), true);
+        assert_eq!(parts.len(), 2 * queue.len());
+        assert_eq!(messages.iter().map(|m| m.packets).sum::<usize>(), queue.len());
+        assert!(messages.iter().all(|m| m.packets * 1440 <= MESSAGE_BYTES && m.segment == 1440));
+        let (_, messages) = group(&engine, queue.make_contiguous(), false);
+        assert!(messages.iter().all(|m| m.packets == 1 && m.segment == 0));
+    }
+
+    #[test]
+    fn the_same_datagrams_come_with_segmentation_and_without() {
+        for segments in [true, false] {
+            let (mut engine, mut queue) = engine();
+            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+            far.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+            let to = far.local_addr().unwrap();
+            let near = bind(to, None).unwrap();
+            let (mut near, packets) =
+                Transport::new(near, to.ip(), to.port(), 1, 1 << 20, 1440).unwrap();
+            assert!(packets > 0);
+            near.segments = segments;
+            let expected: Vec<Vec<u8>> = queue
+                .iter()
+                .map(|t| [t.header.as_bytes(), engine.payload(t).unwrap()].concat())
+                .collect();
+            assert_eq!(near.flush(&engine, &mut queue).unwrap(), Flushed::All);
+            assert_eq!(near.segments, segments);
+            for expected in &expected {
+                let mut buffer = [0; 2000];
+                let len = far.recv(&mut buffer).unwrap();
+                assert_eq!(&buffer[..len], expected);
+            }
+            // What a call no longer needs is not sent.
+            let (_, mut queue) = self::engine();
+            engine.cancel(0).unwrap();
+            assert_eq!(near.flush(&engine, &mut queue).unwrap(), Flushed::All);
+            assert!(queue.is_empty());
+            far.set_nonblocking(true).unwrap();
+            assert!(far.recv(&mut [0; 1]).is_err());
+        }
     }
 }

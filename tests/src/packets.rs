@@ -1,7 +1,7 @@
 //! Packets as workers send them.
 
 use gradbox_protocol::envelope::{self, Envelope, LONGEST, Link};
-use gradbox_protocol::{HEADER_LEN, Header, Kind};
+use gradbox_protocol::{Header, Kind};
 use std::net::SocketAddr;
 use zerocopy::IntoBytes;
 
@@ -46,16 +46,23 @@ impl Sender {
     #[must_use]
     pub fn packet(&self, shard: u16, mut header: Header, body: &[u8]) -> Vec<u8> {
         header.length = (body.len() as u16).into();
-        let mut bytes = vec![0; LONGEST + HEADER_LEN + body.len()];
+        self.datagram(shard, &[header.as_bytes(), body].concat())
+    }
+
+    /// Anything at all as a UDP datagram to `shard`.
+    ///
+    /// # Panics
+    /// Where it is longer than a packet.
+    #[must_use]
+    pub fn datagram(&self, shard: u16, datagram: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; LONGEST + datagram.len()];
         let mut to = self.to;
         to.set_port(to.port() + shard);
         let envelope =
-            envelope::write(&mut bytes, &self.link, self.from, to, HEADER_LEN + body.len())
-                .expect("fits");
+            envelope::write(&mut bytes, &self.link, self.from, to, datagram.len()).expect("fits");
         let at = envelope.payload();
-        bytes[at..at + HEADER_LEN].copy_from_slice(header.as_bytes());
-        bytes[at + HEADER_LEN..at + HEADER_LEN + body.len()].copy_from_slice(body);
-        bytes.truncate(at + HEADER_LEN + body.len());
+        bytes.truncate(at + datagram.len());
+        bytes[at..].copy_from_slice(datagram);
         bytes
     }
 }

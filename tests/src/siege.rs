@@ -18,7 +18,7 @@ const TURNS: u32 = 50_000;
 pub const WORLD: u8 = 3;
 
 /// Rounds of the job.
-const ROUNDS: u32 = 6;
+pub const ROUNDS: u32 = 6;
 
 /// The job as the flood sees it: all its secrets.
 pub struct Target<'a> {
@@ -79,15 +79,25 @@ pub struct Siege {
 }
 
 impl Siege {
-    /// A box of two shards with a job of [`WORLD`] ranks in envelopes of every shape: untagged
-    /// IPv4, tagged IPv4, IPv6.
+    /// The job of [`Siege::new`]: [`WORLD`] ranks in envelopes of three shapes (untagged IPv4,
+    /// tagged IPv4, IPv6), five chunks in two tensors.
+    #[must_use]
+    pub fn job(seed: u64) -> SimJob {
+        SimJob::new((5, seed), (DType::F32, Op::Avg), WORLD, vec![70, 40], (128, 2), true)
+    }
+
+    /// A box of two shards with that job.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let tensors = vec![70, 40];
-        let job =
-            SimJob::new((5, seed), (DType::F32, Op::Avg), WORLD, tensors, (128, 2), true);
+        let job = Self::job(seed);
         let mut the_box = SimBox::new(2, 512, 2048, 64);
         the_box.add(&job.plan);
+        Self::of(the_box, job, seed)
+    }
+
+    /// A siege of a box that has `job` already.
+    #[must_use]
+    pub fn of(the_box: SimBox, job: SimJob, seed: u64) -> Self {
         let workers = (0..WORLD).map(|r| SimWorker::new(&job, r, ROUNDS)).collect();
         Self { the_box, job, workers, dice: Dice(seed), sent: 0, answers: Vec::new() }
     }
@@ -141,23 +151,31 @@ impl Siege {
     }
 
     /// Checks that the flood raised `counter` once for each packet and no other drop counter, and
-    /// that each was answered with an ERROR of `code`, or none at all.
+    /// that each was answered with an ERROR of `code`, or with none.
     ///
     /// # Panics
     /// Where it did not.
     pub fn raised(&self, counter: Counter, code: Option<ErrorCode>) {
-        for &c in Counter::ALL {
-            let wanted = if c == counter { self.sent } else { 0 };
-            if c == counter || c.name().starts_with("drop_") {
-                assert_eq!(self.the_box.counter(c), wanted, "{}", c.name());
-            }
-        }
+        assert_eq!(self.the_box.counter(counter), self.sent, "{}", counter.name());
+        self.dropped_nothing_but(Some(counter));
         let errors = if code.is_some() { self.sent } else { 0 };
         assert_eq!(self.the_box.counter(Counter::Error), errors);
         if let Some(code) = code {
             self.answered(Kind::Error);
             for (_, body) in &self.answers {
                 assert_eq!(*body, [code as u8, 0, 0, 0]);
+            }
+        }
+    }
+
+    /// Checks that all drop counters but one, or all, are zero.
+    ///
+    /// # Panics
+    /// Where one is not.
+    pub fn dropped_nothing_but(&self, counter: Option<Counter>) {
+        for &c in Counter::ALL {
+            if Some(c) != counter && c.name().starts_with("drop_") {
+                assert_eq!(self.the_box.counter(c), 0, "{}", c.name());
             }
         }
     }

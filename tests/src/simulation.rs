@@ -371,6 +371,11 @@ pub struct Network {
     pub misdirect: u8,
 }
 
+impl Network {
+    /// Nothing at all.
+    pub const PERFECT: Self = Self { loss: 0, duplicate: 0, late: 0, delay: 0, misdirect: 0 };
+}
+
 /// Runs `workers` on `the_box` until all have finished. Returns the number of turns.
 ///
 /// # Panics

@@ -39,41 +39,38 @@ fn each<const SIZE: usize>(
     }
 }
 
-fn float(op: Op, ranks: impl Iterator<Item = f32>) -> f32 {
-    let ranks: Vec<f32> = ranks.collect();
-    let mut acc = ranks[0];
-    for &x in &ranks[1..] {
+fn float(op: Op, mut ranks: impl Iterator<Item = f32>) -> f32 {
+    let mut acc = ranks.next().expect("at least one rank");
+    let (mut world, mut nan) = (1.0, acc.is_nan());
+    for x in ranks {
         acc = match op {
             Op::Sum | Op::Avg => acc + x,
-            Op::Min => {
-                if x < acc {
-                    x
-                } else {
-                    acc
-                }
-            }
-            Op::Max => {
-                if x > acc {
-                    x
-                } else {
-                    acc
-                }
-            }
+            Op::Min if x < acc => x,
+            Op::Max if x > acc => x,
+            Op::Min | Op::Max => acc,
         };
+        world += 1.0;
+        nan |= x.is_nan();
     }
     if op == Op::Avg {
-        acc /= ranks.len() as f32;
+        acc /= world;
     }
-    if acc.is_nan() || ranks.iter().any(|x| x.is_nan()) { f32::from_bits(0x7fc0_0000) } else { acc }
+    if nan || acc.is_nan() { f32::from_bits(0x7fc0_0000) } else { acc }
 }
 
-fn integer(op: Op, ranks: impl Iterator<Item = i32>) -> i32 {
-    let ranks: Vec<i32> = ranks.collect();
-    let sum: i64 = ranks.iter().map(|&x| i64::from(x)).sum();
+fn integer(op: Op, mut ranks: impl Iterator<Item = i32>) -> i32 {
+    let first = ranks.next().expect("at least one rank");
+    let (mut sum, mut world, mut least, mut most) = (i64::from(first), 1, first, first);
+    for x in ranks {
+        sum += i64::from(x);
+        world += 1;
+        least = least.min(x);
+        most = most.max(x);
+    }
     match op {
         Op::Sum => sum as i32, // the low 32 bits: the sum modulo 2^32
-        Op::Avg => (sum / ranks.len() as i64) as i32,
-        Op::Min => ranks.into_iter().min().expect("at least one rank"),
-        Op::Max => ranks.into_iter().max().expect("at least one rank"),
+        Op::Avg => (sum / world) as i32,
+        Op::Min => least,
+        Op::Max => most,
     }
 }

@@ -238,7 +238,8 @@ impl Sim {
     }
 
     fn turn(&mut self, now: u64, rank: usize) -> Result<(), String> {
-        if !self.peers[rank].started {
+        let mut submitted = !self.peers[rank].started;
+        if submitted {
             self.peers[rank].started = true;
             self.submit(now, rank);
         }
@@ -261,7 +262,8 @@ impl Sim {
                     return Err(format!("rank {rank} round {round} tensor {tensor} differs"));
                 }
             }
-            if self.peers[rank].round < self.job.rounds {
+            submitted = self.peers[rank].round < self.job.rounds;
+            if submitted {
                 self.submit(now, rank);
             }
         }
@@ -279,9 +281,8 @@ impl Sim {
             self.travel(now, |rng| Event::ToBox(packet.clone(), rng.chance(marks)));
         }
         let peer = &mut self.peers[rank];
-        // Empty tensors end at once, and a turn sends only so much.
-        let again =
-            more || (peer.round < self.job.rounds && peer.back.len() == self.job.sizes.len());
+        // Empty tensors end at once, without a packet, and a turn sends only so much.
+        let again = more || submitted;
         let next = if again { Some(now + 1000) } else { peer.engine.next_tick() };
         let next = next.map(|at| at.max(now + 1) + self.rng.below(self.weather.nap));
         peer.run_at = next.unwrap_or(u64::MAX);
