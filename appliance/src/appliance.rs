@@ -68,6 +68,9 @@ pub enum StartError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// No event descriptors.
+    #[error("cannot make event descriptors: {0}; raise the limit on open files (ulimit -n)")]
+    Events(#[source] std::io::Error),
     /// More frames than one UMEM can have.
     #[error(
         "{frames} frames per core: a core can have {} at most; lower data.frames or \
@@ -298,10 +301,8 @@ fn start_udp(config: &Config) -> Result<Ports, StartError> {
     let mut bound = Vec::new();
     for shard in 0..data.queues {
         let (umem, all) = Umem::new(frames(config)?, config.frame_bytes() as usize)?;
-        let ends: Vec<_> = addresses
-            .iter()
-            .map(|&ip| SocketAddr::new(ip, data.port_base + shard))
-            .collect();
+        let ends: Vec<_> =
+            addresses.iter().map(|&ip| SocketAddr::new(ip, data.port_base + shard)).collect();
         bound.push((UdpPort::new(umem, &ends)?, Pool::new(all)));
     }
     let cores = start_cores(config, bound)?;
@@ -314,7 +315,7 @@ fn start_cores<P: Port + Send + 'static>(
     ports: Vec<(P, Pool)>,
 ) -> Result<Vec<CoreThread>, StartError> {
     let mut cores: Vec<CoreThread> = Vec::new();
-    let steering = Steering::new(ports.len() as u16);
+    let steering = Steering::new(ports.len() as u16).map_err(StartError::Events)?;
     for (shard, ((port, pool), steering)) in (0u16..).zip(ports.into_iter().zip(steering)) {
         let cpu = config.data.cpus.get(usize::from(shard)).copied();
         let capacity = config.job_frames_per_core();
@@ -370,7 +371,7 @@ fn run_core<P: Port + Send + 'static>(
         }
         before = after;
         if idle == Idle::Poll && idle_steps > STEPS_BEFORE_SLEEP && core.backlog() == 0 {
-            port.wait(LONGEST_SLEEP);
+            core.sleep(&mut port, LONGEST_SLEEP);
             before = Instant::now();
         }
     }

@@ -1,1 +1,4 @@
+//! What rings and the data plane's `step()` cost, measured.
 
+pub mod path;
+pub mod samples;

@@ -68,6 +68,7 @@ impl SimBox {
     #[must_use]
     pub fn new(shards: u16, frames: u32, frame_bytes: usize, ring: u32) -> Self {
         let cores = Steering::new(shards)
+            .expect("event descriptors")
             .into_iter()
             .enumerate()
             .map(|(shard, steering)| {
@@ -314,7 +315,7 @@ impl SimWorker {
                 let chunk = header.chunk.get();
                 let (round, tensor) = (header.round.get(), header.tensor.get());
                 let done = &mut self.done[chunk as usize];
-                if round != *done {
+                if round != *done || round == self.rounds {
                     return;
                 }
                 *done += 1;

@@ -116,7 +116,10 @@ fn packets_of_the_generation_before_do_not_count() {
         (late[next].0 as u16, packet)
     });
     siege.answered(Kind::Error);
-    assert_eq!(siege.the_box.counter(Counter::Pushed), 10 + u64::from(ROUNDS) * 5 * u64::from(WORLD));
+    assert_eq!(
+        siege.the_box.counter(Counter::Pushed),
+        10 + u64::from(ROUNDS) * 5 * u64::from(WORLD)
+    );
 }
 
 fn body_len(packet: &[u8]) -> usize {

@@ -54,7 +54,9 @@ pub enum InterfaceError {
         interface: String,
     },
     /// The link is down.
-    #[error("{interface} has no carrier after {waited_s} s: ip link set dev {interface} up, and look at the cable")]
+    #[error(
+        "{interface} has no carrier after {waited_s} s: ip link set dev {interface} up, and look at the cable"
+    )]
     NoCarrier {
         /// Interface.
         interface: String,

@@ -64,10 +64,7 @@ impl CoreSummary {
 
     /// Packets that were not served, by reason, without those that never occurred.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        self.counters
-            .iter()
-            .filter(|(c, n)| *n > 0 && c.is_drop())
-            .map(|(c, n)| (c.name(), n))
+        self.counters.iter().filter(|(c, n)| *n > 0 && c.is_drop()).map(|(c, n)| (c.name(), n))
     }
 }
 
@@ -88,8 +85,18 @@ impl fmt::Display for Summary {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         table.set_header([
-            "core", "cpu", "rx packets", "tx packets", "completed", "resent", "busy",
-            "Gbps while busy", "p50 us", "p99 us", "max us", "frames",
+            "core",
+            "cpu",
+            "rx packets",
+            "tx packets",
+            "completed",
+            "resent",
+            "busy",
+            "Gbps while busy",
+            "p50 us",
+            "p99 us",
+            "max us",
+            "frames",
         ]);
         for c in &self.cores {
             let count = |counter| c.counters.get(counter).to_string();
@@ -106,7 +113,11 @@ impl fmt::Display for Summary {
                 latency(0.5),
                 latency(0.99),
                 c.latency_us.max().to_string(),
-                if c.frames.balanced() { "balanced".to_owned() } else { format!("LOST: {:?}", c.frames) },
+                if c.frames.balanced() {
+                    "balanced".to_owned()
+                } else {
+                    format!("LOST: {:?}", c.frames)
+                },
             ]);
         }
         for column in table.column_iter_mut() {

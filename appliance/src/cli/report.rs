@@ -80,8 +80,10 @@ struct Figures {
 }
 
 fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> anyhow::Result<T> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is not what was expected", path.display()))
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text)
+        .with_context(|| format!("{} is not what was expected", path.display()))
 }
 
 /// Reads, computes, prints.
@@ -172,7 +174,10 @@ fn figures(
     let mut drops = BTreeMap::new();
     for (name, _) in after.cores.iter().flat_map(|c| &c.counters) {
         if name.starts_with("drop_") || name.starts_with("fault_") {
-            drops.insert(name.clone(), counter(after, name) - counter(before, name).min(counter(after, name)));
+            drops.insert(
+                name.clone(),
+                counter(after, name) - counter(before, name).min(counter(after, name)),
+            );
         }
     }
     Ok(Figures {
@@ -194,7 +199,8 @@ fn figures(
         box_busy_share: busy_share(before, after),
         frames_balanced: statuses.iter().all(balanced),
         frame_samples: statuses.len(),
-        steered: counter(after, "steered") - counter(before, "steered").min(counter(after, "steered")),
+        steered: counter(after, "steered")
+            - counter(before, "steered").min(counter(after, "steered")),
         drops,
         straggler_margin_s: straggler.map(|rank| margin(workers, rank)).transpose()?,
     })
@@ -235,7 +241,10 @@ fn table(f: &Figures) -> Table {
         ("MTU", f.mtu.to_string()),
         ("workers", f.workers.to_string()),
         ("type, operation", format!("{} {}", f.dtype, f.op)),
-        ("gradient", format!("{} tensors, {:.1} MiB", f.tensors, f.gradient_bytes as f64 / 1_048_576.0)),
+        (
+            "gradient",
+            format!("{} tensors, {:.1} MiB", f.tensors, f.gradient_bytes as f64 / 1_048_576.0),
+        ),
         (
             "time per round",
             format!(

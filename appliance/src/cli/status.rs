@@ -28,10 +28,7 @@ pub(super) struct ShowStatus {
 /// # Errors
 /// Where the box does not answer.
 pub(super) fn run(args: &ShowStatus) -> anyhow::Result<()> {
-    let config = ureq::Agent::config_builder()
-        .proxy(None)
-        .timeout_global(Some(REQUEST))
-        .build();
+    let config = ureq::Agent::config_builder().proxy(None).timeout_global(Some(REQUEST)).build();
     let agent = ureq::Agent::from(config);
     let url = format!("http://{}/v1/status", args.address);
     loop {
@@ -100,7 +97,8 @@ fn text(status: &Status) -> String {
             out += &format!("  joining for {:.0} s, missing {:?}\n", job.joining_s, job.joining);
         }
         for rank in &job.ranks {
-            let waiting = if job.waiting_for == Some(rank.rank) { "  <- waiting for it" } else { "" };
+            let waiting =
+                if job.waiting_for == Some(rank.rank) { "  <- waiting for it" } else { "" };
             out += &format!(
                 "  rank {} at {}: {} chunks pushed, last to arrive for {}{}{waiting}\n",
                 rank.rank,

@@ -31,6 +31,8 @@ pub struct Core {
     jobs: Vec<Option<Box<JobTable>>>,
     inbox: Vec<Packet>,
     outbox: Vec<Packet>,
+    /// Packets for other cores that wait for a buffer, with the shard that they are for.
+    stranded: Vec<(u16, Packet)>,
     counters: Counters,
     report: Report,
     steering: Steering,
@@ -65,6 +67,7 @@ impl Core {
             jobs: (0..MAX_JOBS).map(|_| None).collect(),
             inbox: Vec::with_capacity(2 * BATCH),
             outbox: Vec::with_capacity(2 * BACKLOG),
+            stranded: Vec::new(),
             counters: Counters::default(),
             report: Report::new(),
             steering,
@@ -100,6 +103,7 @@ impl Core {
         let mut counts = self.pool.counts(port.lent());
         // Answers that wait for room in the TX ring are on their way out.
         counts.tx += self.outbox.len() as u64;
+        counts.rx += self.stranded.len() as u64;
         counts
     }
 
@@ -109,10 +113,10 @@ impl Core {
         self.link.stop.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Answers that wait for the port.
+    /// Packets that wait for the port or for another core.
     #[must_use]
     pub const fn backlog(&self) -> usize {
-        self.outbox.len()
+        self.outbox.len() + self.stranded.len()
     }
 
     /// Adds to the time that was spent on packets.
@@ -120,17 +124,25 @@ impl Core {
         self.busy_ns += ns;
     }
 
+    /// Sleeps until there may be work, `timeout` at the longest.
+    pub fn sleep(&self, port: &mut impl Port, timeout: Duration) {
+        self.steering.sleep(|wake| port.wait(timeout, wake));
+    }
+
     /// Takes one batch of packets from the port, answers it, and returns how many there were.
     /// `now_us` is the time in microseconds; it may wrap.
     pub fn step<P: Port>(&mut self, port: &mut P, now_us: u32) -> usize {
         self.now_us = now_us;
         port.settle(&mut self.pool, &mut self.counters);
-        if self.outbox.len() < BACKLOG {
+        if self.outbox.len() < BACKLOG && self.stranded.len() < BATCH {
             port.receive(&mut self.pool, &mut self.inbox, &mut self.counters);
         }
         let mut worked = self.inbox.len();
         let mut inbox = std::mem::take(&mut self.inbox);
         let umem = port.umem();
+        if !self.stranded.is_empty() {
+            self.steer_stranded(umem);
+        }
         for packet in inbox.iter().take(AHEAD) {
             fetch_header(umem, packet);
         }
@@ -417,9 +429,20 @@ impl Core {
     /// Hands a packet to the core that owns its chunk.
     #[cold]
     fn steer(&mut self, umem: &Umem, packet: Packet, shard: u16) {
-        let sent = self.steering.send(shard, umem.packet(&packet));
-        let counter = if sent { Counter::Steered } else { Counter::DropSteerFull };
-        self.drop_packet(packet, counter);
+        if self.steering.send(shard, umem.packet(&packet)) {
+            self.drop_packet(packet, Counter::Steered);
+        } else {
+            self.counters.bump(Counter::SteerWaited);
+            self.stranded.push((shard, packet));
+        }
+    }
+
+    /// Tries again to hand over what waits for a buffer.
+    #[cold]
+    fn steer_stranded(&mut self, umem: &Umem) {
+        for (shard, packet) in std::mem::take(&mut self.stranded) {
+            self.steer(umem, packet, shard);
+        }
     }
 
     /// Serves packets that other cores were sent by mistake. Returns how many.

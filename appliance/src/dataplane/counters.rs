@@ -57,7 +57,7 @@ counters! {
     DropStaleRound = "drop_stale_round": "Round before the last finished one.",
     DropFutureRound = "drop_future_round": "Round after the one that the slot collects.",
     DropNoFrame = "drop_no_frame": "No free frame for an answer or for a steered packet.",
-    DropSteerFull = "drop_steer_full": "Packet for another core, whose inbox was full.",
+    SteerWaited = "steer_waited": "Times that a packet for another core had to wait for a buffer; none was lost.",
     DropMisplaced = "drop_misplaced": "The driver put the packet where no slot can note it.",
     FaultDropped = "fault_dropped": "Packets that the fault injector dropped.",
     FaultDuplicated = "fault_duplicated": "Packets that the fault injector duplicated.",

@@ -7,6 +7,7 @@ use super::pool::Pool;
 use super::port::{Lent, Port};
 use super::umem::Umem;
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Steps that a delayed packet is held back at the longest.
@@ -178,10 +179,10 @@ impl<P: Port> Port for FaultyPort<P> {
         lent
     }
 
-    fn wait(&mut self, timeout: Duration) {
+    fn wait(&mut self, timeout: Duration, wake: BorrowedFd<'_>) {
         // A packet that is held back is work to come.
         if self.delayed_in.is_empty() && self.delayed_out.is_empty() && self.going.is_empty() {
-            self.inner.wait(timeout);
+            self.inner.wait(timeout, wake);
         }
     }
 }

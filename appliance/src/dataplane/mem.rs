@@ -9,6 +9,7 @@ use super::port::{Lent, Port};
 use super::ring::{Consumer, Producer, on_heap};
 use super::ring_set::{Desc, RingSet};
 use super::umem::{Umem, UmemError};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,7 +78,7 @@ impl Port for MemPort {
         self.rings.lent()
     }
 
-    fn wait(&mut self, _timeout: Duration) {}
+    fn wait(&mut self, _timeout: Duration, _wake: BorrowedFd<'_>) {}
 }
 
 impl MemWire {

@@ -4,6 +4,8 @@ use super::counters::Counters;
 use super::frame::Packet;
 use super::pool::Pool;
 use super::umem::Umem;
+use nix::poll::{PollFd, PollTimeout};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Packets that one step takes at most.
@@ -39,6 +41,13 @@ pub trait Port {
     /// Frames that the port has.
     fn lent(&self) -> Lent;
 
-    /// Waits until there may be work, `timeout` at the longest.
-    fn wait(&mut self, timeout: Duration);
+    /// Waits until there may be work or `wake` is readable, `timeout` at the longest.
+    fn wait(&mut self, timeout: Duration, wake: BorrowedFd<'_>);
+}
+
+/// Waits until one of `descriptors` is ready, `timeout` at the longest. Timed out, interrupted or
+/// ready: the caller looks for itself.
+pub fn poll(descriptors: &mut [PollFd<'_>], timeout: Duration) {
+    let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
+    let _ = nix::poll::poll(descriptors, timeout);
 }

@@ -9,15 +9,16 @@ mod batch;
 use super::counters::{Counter, Counters};
 use super::frame::{Frame, ORIGIN, Packet};
 use super::pool::Pool;
-use super::port::{BATCH, Lent, Port};
+use super::port::{self, BATCH, Lent, Port};
 use super::umem::Umem;
 use batch::{Batch, Sent};
 use gradbox_protocol::HEADER_LEN;
 use gradbox_protocol::envelope::{self, Envelope, Link};
+use nix::poll::{PollFd, PollFlags};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 /// Receive buffer that is asked for; the kernel may give less.
@@ -165,9 +166,11 @@ impl Port for UdpPort {
         Lent { fill: self.fill.len() as u64, ..Lent::default() }
     }
 
-    fn wait(&mut self, timeout: Duration) {
-        let sockets: Vec<_> = self.sockets.iter().map(|(s, _)| s.as_raw_fd()).collect();
-        batch::wait(&sockets, timeout);
+    fn wait(&mut self, timeout: Duration, wake: BorrowedFd<'_>) {
+        let mut polls: Vec<_> =
+            self.sockets.iter().map(|(s, _)| PollFd::new(s.as_fd(), PollFlags::POLLIN)).collect();
+        polls.push(PollFd::new(wake, PollFlags::POLLIN));
+        port::poll(&mut polls, timeout);
     }
 }
 

@@ -6,9 +6,10 @@ use super::map::{self, Sizes};
 use crate::dataplane::counters::Counters;
 use crate::dataplane::frame::{HEADROOM, Packet};
 use crate::dataplane::pool::Pool;
-use crate::dataplane::port::{Lent, Port};
+use crate::dataplane::port::{self, Lent, Port};
 use crate::dataplane::ring_set::RingSet;
 use crate::dataplane::umem::{Umem, UmemError};
+use nix::poll::{PollFd, PollFlags};
 use std::any::Any;
 use std::fmt;
 use std::io;
@@ -372,15 +373,13 @@ impl Port for XdpPort {
         self.rings.lent()
     }
 
-    fn wait(&mut self, timeout: Duration) {
+    fn wait(&mut self, timeout: Duration, wake: BorrowedFd<'_>) {
         if self.rings.tx_pending() > 0 {
             self.kick();
         }
-        let mut poll = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
-        let ms = timeout.as_millis().clamp(1, 1000) as i32;
-        // SAFETY: one entry that lives beyond the call. Timed out or interrupted: the caller
-        // looks for itself.
-        unsafe { libc::poll(&raw mut poll, 1, ms) };
+        let mut polls =
+            [PollFd::new(self.socket(), PollFlags::POLLIN), PollFd::new(wake, PollFlags::POLLIN)];
+        port::poll(&mut polls, timeout);
     }
 }
 

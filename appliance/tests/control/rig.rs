@@ -32,7 +32,9 @@ impl Rig {
 
     pub(super) fn with(control: &str, sources: Box<dyn Sources + Send>) -> Self {
         let (mut cores, mut threads) = (Vec::new(), Vec::new());
-        for (shard, steering) in Steering::new(2).into_iter().enumerate() {
+        for (shard, steering) in
+            Steering::new(2).expect("event descriptors").into_iter().enumerate()
+        {
             let (handle, link) = CoreHandle::new(shard as u16, None, CAPACITY.into(), 2048);
             cores.push(handle);
             threads.push(std::thread::spawn(move || {

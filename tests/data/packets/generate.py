@@ -101,13 +101,28 @@ def status(count, waiting_for, missing, held, done):
 class File:
     def __init__(self, head):
         self.lines = [f"# {line}" for line in head]
+        self.packets = []
 
     def packet(self, mark, text, data):
         self.lines += ["", f"{mark} {text}"]
+        self.packets.append((mark, data))
         self.lines += [data[i : i + 16].hex(" ") for i in range(0, len(data), 16)]
 
     def write(self, name):
         Path(__file__).with_name(name).write_text("\n".join(self.lines) + "\n")
+        self.seed(name.removesuffix(".hex"))
+
+    def seed(self, name):
+        """Seeds of the fuzz targets: a few packets for the parser, the conversation for step()."""
+        corpus = Path(__file__).parents[3] / "fuzz" / "corpus"
+        for i, (_, data) in enumerate(self.packets[:: len(self.packets) // 6]):
+            (corpus / "parser").mkdir(parents=True, exist_ok=True)
+            (corpus / "parser" / f"{name}-{i}").write_bytes(data)
+        # fuzz/fuzz_targets/step.rs: 0 is a packet to queue 0, 4 to queue 1, 3 a step of the box.
+        to_box = (data for mark, data in self.packets if mark == ">")
+        steps = (bytes([4, len(data)]) + data + b"\3\0" for data in to_box)
+        (corpus / "step").mkdir(parents=True, exist_ok=True)
+        (corpus / "step" / name).write_bytes(b"".join(steps))
 
 
 FORMAT = [

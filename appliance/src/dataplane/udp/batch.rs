@@ -2,13 +2,14 @@
 #![expect(unsafe_code, reason = "system calls on many buffers at once, which no crate wraps")]
 
 use crate::dataplane::frame::Frame;
-use crate::dataplane::port::BATCH;
+use crate::dataplane::port::{self, BATCH};
 use crate::dataplane::umem::Umem;
+use nix::poll::{PollFd, PollFlags};
 use socket2::{SockAddr, SockAddrStorage, Socket};
 use std::io;
-use std::mem::{MaybeUninit, zeroed};
+use std::mem::zeroed;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// Bytes for one control message that carries the ECN field.
@@ -181,7 +182,7 @@ impl Batch {
                     if left.is_zero() {
                         return Sent::Late(count - sent + lost);
                     }
-                    poll(&[socket], libc::POLLOUT, left.min(Duration::from_millis(1)));
+                    wait_for_room(socket, left);
                 }
                 // This one cannot be sent (no route, refused, too long): the next one may.
                 _ => {
@@ -256,19 +257,9 @@ pub(super) fn set_ecn(socket: &Socket, v6: bool) -> io::Result<()> {
     if taken { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Waits until one of `sockets` has something to read, `timeout` at the longest.
-pub(super) fn wait(sockets: &[RawFd], timeout: Duration) {
-    poll(sockets, libc::POLLIN, timeout);
-}
-
-fn poll(sockets: &[RawFd], events: i16, timeout: Duration) {
-    let mut polls = [MaybeUninit::uninit(); 2];
-    let count = sockets.len().min(polls.len());
-    for (poll, &fd) in polls.iter_mut().zip(sockets) {
-        poll.write(libc::pollfd { fd, events, revents: 0 });
-    }
-    let ms = timeout.as_millis().clamp(1, 1000) as i32;
-    // SAFETY: the first `count` entries are initialised and live beyond the call. Whether it
-    // timed out or was interrupted makes no difference: the caller looks for itself.
-    unsafe { libc::poll(polls.as_mut_ptr().cast(), count as libc::nfds_t, ms) };
+/// Waits until `socket` takes datagrams again, `longest` at most.
+fn wait_for_room(socket: RawFd, longest: Duration) {
+    // SAFETY: the port keeps the socket open for longer than this call.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    port::poll(&mut [PollFd::new(socket, PollFlags::POLLOUT)], longest);
 }

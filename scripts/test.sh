@@ -1,0 +1,197 @@
+#!/usr/bin/env bash
+# Everything that must hold, from a fresh clone on a fresh Debian 12 with a stable Rust: style, lints,
+# tests, sanitizer, fuzzing, the XDP object and the demo. Ends with a line for each step; exit status
+# 1 if one failed.
+set -euo pipefail
+
+top=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=scripts/lib/setup.sh
+. "$top/scripts/lib/setup.sh"
+
+# Seconds that each fuzz target runs.
+parser_seconds=15 step_seconds=20
+
+summary=() passed=0 failed=0 skipped=0
+
+usage() {
+  cat <<'TXT'
+usage: scripts/test.sh [STEP...]
+Runs all steps, or those named: packages rust locks format clippy docs build tests asan fuzz xdp demo
+TXT
+}
+
+# What a step calls to end without a verdict.
+skip() {
+  echo "skipped: $*"
+  echo "$*" >"$scratch/reason"
+  exit 77
+}
+
+# Whether a step is wanted: all are where none is named.
+wanted() {
+  [ ${#only[@]} -eq 0 ] || [[ " ${only[*]} " == *" $1 "* ]]
+}
+
+# step NAME TITLE COMMAND...: runs the command and notes how it ended.
+step() {
+  local name=$1 title=$2 begin=$SECONDS status=0
+  shift 2
+  wanted "$name" || return 0
+  printf '\n==> %s: %s\n' "$name" "$title"
+  # Not in a condition: that would switch off -e inside.
+  set +e
+  (
+    set -e
+    "$@"
+  )
+  status=$?
+  set -e
+  local took=$((SECONDS - begin))
+  case $status in
+    0)
+      passed=$((passed + 1))
+      summary+=("passed   $name: $title ($took s)")
+      ;;
+    77)
+      skipped=$((skipped + 1))
+      summary+=("skipped  $name: $title: $(cat "$scratch/reason")")
+      ;;
+    *)
+      failed=$((failed + 1))
+      summary+=("FAILED   $name: $title (exit status $status, $took s)")
+      ;;
+  esac
+}
+
+close() {
+  printf '\n==> summary\n'
+  printf '%s\n' "${summary[@]}"
+  printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+  [ "$failed" -eq 0 ]
+}
+
+check_rust() {
+  command -v cargo >/dev/null || {
+    echo "Rust 1.95 or newer is needed (rustup default stable); cargo was not found" >&2
+    return 1
+  }
+  cargo --version
+  cargo fmt --version
+  cargo clippy --version
+}
+
+check_locks() {
+  local manifest
+  for manifest in Cargo.toml fuzz/Cargo.toml xdp-redirect/Cargo.toml; do
+    echo "$manifest"
+    cargo metadata --locked --format-version 1 --manifest-path "$manifest" >/dev/null
+  done
+}
+
+check_format() {
+  local manifest
+  for manifest in Cargo.toml fuzz/Cargo.toml xdp-redirect/Cargo.toml; do
+    cargo fmt --check --manifest-path "$manifest"
+  done
+}
+
+check_docs() {
+  RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
+}
+
+# The toolchain that the sanitizer and cargo-fuzz need.
+need_nightly() {
+  local sysroot
+  sysroot=$(rustc +nightly --print sysroot 2>/dev/null) ||
+    skip 'no nightly Rust (rustup toolchain install nightly)'
+  compgen -G "$sysroot/lib/rustlib/$host/lib/*asan*" >/dev/null ||
+    skip "this nightly Rust has no AddressSanitizer for $host"
+}
+
+# Where memory is handled by hand: frames, rings, sum kernels, and whole boxes in memory.
+run_asan() {
+  need_nightly
+  local test=(cargo +nightly test --locked --target "$host" --target-dir "$target/asan")
+  export RUSTFLAGS=-Zsanitizer=address
+  "${test[@]}" -p gradbox --lib -- dataplane:: sum::
+  "${test[@]}" -p gradbox-tests --test simulation --test hostile --test golden_packets \
+    --test frames_and_generations
+}
+
+need_cargo_fuzz() {
+  PATH=$target/tools/bin:$PATH
+  command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --locked --root "$target/tools" ||
+    skip 'cargo-fuzz cannot be installed'
+}
+
+# fuzz TARGET SECONDS: what it finds new goes to the scratch directory, not into the corpus.
+fuzz() {
+  mkdir "$scratch/$1"
+  cargo +nightly fuzz run --target-dir "$target/fuzz" "$1" "$scratch/$1" "fuzz/corpus/$1" -- \
+    -max_total_time="$2" -max_len=4096 -print_final_stats=1 2>&1 |
+    grep -v -e '^#' -e 'NEW_FUNC' -e '# Uses:'
+}
+
+run_fuzz() {
+  need_nightly
+  need_cargo_fuzz
+  fuzz parser "$parser_seconds"
+  fuzz step "$step_seconds"
+}
+
+# Whether the last line of rebuild.sh says that something cannot be had here.
+cannot_be_had() {
+  [[ $1 =~ needs\ (rustc|llvm-objdump)|found\ no\ (source|Debian|lib/)|apt\ could|no\ longer\ offers|bpf-linker ]]
+}
+
+check_xdp_object() {
+  install_packages llvm || skip 'llvm-objdump cannot be installed'
+  local last
+  xdp-redirect/rebuild.sh --check 2>&1 | tee "$scratch/xdp" && return
+  last=$(tail -n1 "$scratch/xdp")
+  if cannot_be_had "$last"; then skip "$last"; fi
+  return 1
+}
+
+# demo OPTION...: a run of the demo, which checks every bit and fails where one is wrong.
+demo() {
+  step demo "scripts/demo.sh $*" run_demo "$@"
+}
+
+run_demo() {
+  [ -x scripts/demo.sh ] || skip 'there is no scripts/demo.sh'
+  scripts/demo.sh --json "$scratch/demo.json" "$@"
+  cat "$scratch/demo.json"
+}
+
+run_demos() {
+  demo --rounds 1
+  demo --rounds 1 --model resnet18 --queues 2 --loss 0.05 --duplicate 0.02 --reorder 0.05
+  demo --rounds 1 --model resnet18 --mtu 3498 --dtype bf16 --op avg
+  demo --rounds 1 --model resnet18 --port udp --workers 2
+}
+
+only=("$@")
+case ${1:-} in -h | --help) usage && exit ;; esac
+
+cd "$top"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+command -v cargo >/dev/null || PATH=$HOME/.cargo/bin:$PATH
+target=${CARGO_TARGET_DIR:-$top/target}
+host=$(uname -m)-unknown-linux-gnu
+
+step packages 'system packages' install_packages
+step rust 'toolchain' check_rust
+step locks 'lock files are up to date' check_locks
+step format 'cargo fmt' check_format
+step clippy 'cargo clippy' cargo clippy --locked --workspace --all-targets -- -D warnings
+step docs 'cargo doc' check_docs
+step build 'release build' build_gradbox
+step tests 'tests of the workspace, the model of the rings among them' \
+  cargo test --locked --workspace
+step asan 'the unsafe parts under AddressSanitizer' run_asan
+step fuzz "fuzz targets, $parser_seconds and $step_seconds s" run_fuzz
+step xdp 'the XDP object is what its source builds' check_xdp_object
+run_demos
+close
