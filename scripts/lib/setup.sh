@@ -10,11 +10,10 @@ as_root() {
   fi
 }
 
-# Installs what a build and a run need where it is missing. Packages may be named as arguments.
-install_packages() {
+# Installs the named packages where they are missing.
+install_missing() {
   local missing=() package
-  for package in ca-certificates clang ethtool gcc iproute2 libelf-dev m4 make pkg-config \
-    zlib1g-dev "$@"; do
+  for package in "$@"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
       missing+=("$package")
   done
@@ -25,6 +24,12 @@ install_packages() {
     echo "cannot install ${missing[*]}: as root, apt-get install ${missing[*]}" >&2
     return 1
   fi
+}
+
+# Installs what a build and a run need where it is missing. Packages may be named as arguments.
+install_packages() {
+  install_missing ca-certificates clang ethtool gcc iproute2 libelf-dev m4 make pkg-config \
+    zlib1g-dev "$@"
 }
 
 # Builds the binary; its path is in $gradbox.
