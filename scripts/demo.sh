@@ -53,11 +53,9 @@ parse_options() {
 }
 
 check_options() {
-  is_whole "$workers" && [ "$workers" -ge 2 ] && [ "$workers" -le 16 ] ||
-    fail "--workers $workers: needs 2 to 16"
-  is_whole "$rounds" && [ "$rounds" -ge 1 ] || fail "--rounds $rounds: needs 1 or more"
-  is_whole "$queues" && [ "$queues" -ge 1 ] && [ "$queues" -le 16 ] ||
-    fail "--queues $queues: needs 1 to 16"
+  is_between 2 16 "$workers" || fail "--workers $workers: needs 2 to 16"
+  is_between 1 1000000 "$rounds" || fail "--rounds $rounds: needs 1 or more"
+  is_between 1 16 "$queues" || fail "--queues $queues: needs 1 to 16"
   [[ $mtu == 1500 || $mtu == 3498 ]] || fail "--mtu $mtu: needs 1500 or 3498"
   [[ $dtype =~ ^(f32|f16|bf16|i32)$ ]] || fail "--dtype $dtype: needs f32, f16, bf16 or i32"
   [[ $op =~ ^(sum|avg|min|max)$ ]] || fail "--op $op: needs sum, avg, min or max"
@@ -79,7 +77,7 @@ check_options() {
   [ "$port" = udp ] || [ "$(id -u)" = 0 ] || fail "--port xdp needs root: use sudo, or --port udp"
 }
 
-is_whole() { [[ $1 =~ ^[0-9]+$ ]]; }
+is_between() { [[ $3 =~ ^[1-9][0-9]{0,6}$ ]] && (($3 >= $1 && $3 <= $2)); }
 
 model_names() {
   local f
@@ -134,8 +132,8 @@ start_box() {
   write_config >"$work/box.toml"
   run_in box "$gradbox" run --config "$work/box.toml" >"$work/box.out" 2>"$work/box.err" &
   box_pid=$!
-  local i
-  for i in $(seq 100); do
+  local tries
+  for ((tries = 0; tries < 100; tries++)); do
     if grep -q ^READY "$work/box.out"; then
       grep ^READY "$work/box.out"
       return
@@ -242,6 +240,7 @@ cleanup() {
 
 parse_options "$@"
 check_options
+# shellcheck disable=SC2119 # nothing but the usual packages
 install_packages
 build_gradbox
 work=$(mktemp -d)

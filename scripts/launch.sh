@@ -46,6 +46,7 @@ find_gradbox() {
   [ ! -x "$gradbox" ] || return 0
   [ -z "${GRADBOX_BIN:-}" ] || fail "GRADBOX_BIN=$GRADBOX_BIN: no such program"
   [ -z "$dry_run" ] || fail "$gradbox is not built: cargo build --release -p gradbox"
+  # shellcheck disable=SC2119 # nothing but the usual packages
   install_packages
   build_gradbox
 }
@@ -79,8 +80,8 @@ parse_options "$@"
 find_gradbox
 read_config
 trap undo_all EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
+trap 'on_signal 130' INT
+trap 'on_signal 143' TERM HUP
 if [ "${box_port:?}" = udp ]; then
   say "ordinary UDP sockets: nothing to set on this machine"
 else

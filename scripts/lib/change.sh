@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2034 # $complaint is for those who call change
 # Sourced: messages, and changes to the machine that are undone in reverse order at the end.
 
 say() { printf 'launch: %s\n' "$*"; }
@@ -10,11 +11,29 @@ fail() {
   exit 1
 }
 
-undo_stack=()
-undo_words=()
+undo_stack=() undo_words=()
+
+# What DO of the last change complained of.
+complaint=''
+
+# A signal ends the script, but not between a change and the note of how to undo it.
+held='' pending=''
+
+# on_signal STATUS
+on_signal() {
+  pending=$1
+  [ -n "$held" ] || exit "$1"
+}
+
+hold_signals() { held=yes; }
+
+release_signals() {
+  held=''
+  [ -z "$pending" ] || exit "$pending"
+}
 
 # change WHAT OLD NEW DO -- UNDO: sets something and remembers how to undo it. DO and UNDO are
-# commands. Returns DO's status; its complaint is in $complaint.
+# commands. Returns DO's status.
 change() {
   local what=$1 old=$2 new=$3 do=()
   shift 3
@@ -27,9 +46,15 @@ change() {
     say "would set $what: $new (now $old)"
     return 0
   fi
-  complaint=$("${do[@]}" 2>&1) || return
-  say "$what: $new (was $old)"
-  undo_later "$what: $old again" "$@"
+  local status=0
+  hold_signals
+  complaint=$("${do[@]}" 2>&1) || status=$?
+  if [ "$status" = 0 ]; then
+    say "$what: $new (was $old)"
+    undo_later "$what: $old again" "$@"
+  fi
+  release_signals
+  return "$status"
 }
 
 # undo_later WORDS COMMAND...: runs COMMAND at the end, before what was remembered earlier.

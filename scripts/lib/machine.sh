@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2154 # the variables box_KEY are what `run --check --shell` says
 # Sourced: whether the box can run on this machine, apart from its NIC.
 
 # Capability names and bits (linux/capability.h) that the box needs.
@@ -36,7 +37,7 @@ check_capabilities() {
   done
   # Memory may be locked without the capability where the limit allows it.
   limit=$(ulimit -l)
-  if [ "${missing[*]}" = IPC_LOCK ] &&
+  if [ "${missing[*]-}" = IPC_LOCK ] &&
     { [ "$limit" = unlimited ] || ((limit * 1024 >= box_memory_bytes)); }; then
     return
   fi

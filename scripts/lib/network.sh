@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2154 # $workers, $queues, $mtu and $port are the caller's
 # Sourced: namespaces for a box and its workers, behind a bridge that has a namespace of its own.
 #
 #   w0 --- eth0 ---+

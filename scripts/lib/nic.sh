@@ -1,8 +1,9 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2154 # the variables box_KEY are what `run --check --shell` says
 # Sourced: the NIC as the configuration wants it. Order: what resets the link comes first, rules
 # that need the queues come after them.
 
-# What to know of a driver; the number is the largest MTU that it takes with XDP.
+# What to know of a driver.
 driver_hint() {
   case $1 in
     mlx5_core) echo "zero-copy; MTU at most 3498 with XDP" ;;
@@ -148,7 +149,7 @@ can_steer() {
 }
 
 queues_at_least() {
-  local now
+  local now max
   now=$(queue_count "$1")
   # Half of ENA's queues are for XDP's answers.
   if [ "$driver" = ena ] && max=$(field "$2" Pre Combined) && ((now > max / 2)); then
@@ -178,8 +179,8 @@ queues_exactly() {
   [ "$now" != "$want" ] || return 0
   [ -n "$max" ] || fail "$dev has $now queues and cannot change them; set data.queues = $now"
   now=$(field "$channels" Current "$kind")
-  local command=(ethtool -L "$dev" "$argument") back=()
-  command+=("$want") back=(ethtool -L "$dev" "$argument" "$now")
+  local command=(ethtool -L "$dev" "$argument" "$want")
+  local back=(ethtool -L "$dev" "$argument" "$now")
   if [ "$kind" = RX ]; then
     local tx
     tx=$(field "$channels" Current TX)
@@ -214,12 +215,17 @@ add_rule() {
     say "would steer $family port $port of $dev to queue $queue"
     return
   fi
-  answer=$("${command[@]}" 2>&1) || { complaint=$answer && return 1; }
+  hold_signals
+  answer=$("${command[@]}" 2>&1) || true
   id=$(sed -n 's/.*Added rule with ID \([0-9]*\).*/\1/p' <<<"$answer")
-  [ -n "$id" ] || { complaint="no id for the rule: $answer" && return 1; }
-  say "$family port $port of $dev goes to queue $queue (rule $id)"
-  rules+=("$id")
-  undo_later "rule $id of $dev removed" remove_rule "$dev" "$id"
+  if [ -n "$id" ]; then
+    say "$family port $port of $dev goes to queue $queue (rule $id)"
+    rules+=("$id")
+    undo_later "rule $id of $dev removed" remove_rule "$dev" "$id"
+  fi
+  release_signals
+  complaint=$answer
+  [ -n "$id" ]
 }
 
 # A rule that is gone already is as good as removed.

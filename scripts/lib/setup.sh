@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2034 # $gradbox is for those who call build_gradbox
 # Sourced: what the scripts need from the system, and the build.
 
 # Runs a command as root.

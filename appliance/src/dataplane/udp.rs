@@ -141,7 +141,7 @@ impl Port for UdpPort {
             });
             if let Sent::Late(n) = self.batch.send(socket.as_raw_fd(), datagrams, LONGEST_SEND_WAIT)
             {
-                counters.add(Counter::TxRingFull, n as u64);
+                counters.add(Counter::TxLate, n as u64);
             }
         }
         // Copied by the kernel, or lost on the way: the frames are ours again.

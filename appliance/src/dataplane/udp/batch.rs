@@ -12,8 +12,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// Bytes for one control message that carries the ECN field.
+/// Bytes for one control message that carries the ECN field or a segment's length.
 const CONTROL: usize = 64;
+
+/// Segments of one message (`UDP_MAX_SEGMENTS` of every kernel since 4.18, include/linux/udp.h).
+const SEGMENTS: usize = 64;
+
+/// Bytes of one message, so that IP's length field holds it.
+const LONGEST_MESSAGE: usize = 0xffff - 48;
 
 /// A datagram that was received into a frame.
 pub(super) struct Datagram {
@@ -40,7 +46,12 @@ pub(super) struct Batch {
     vectors: Vec<libc::iovec>,
     names: Vec<SockAddrStorage>,
     controls: Vec<[u64; CONTROL / 8]>,
-    targets: Vec<SockAddr>,
+    /// Receiver and datagram length of each message.
+    targets: Vec<(SocketAddr, usize)>,
+    /// Datagrams of each message.
+    counts: Vec<usize>,
+    /// The kernel cuts messages into segments.
+    segments: bool,
 }
 
 // SAFETY: the pointers inside are set anew before each system call and not used after it.
@@ -55,6 +66,8 @@ impl Batch {
             names: (0..BATCH).map(|_| SockAddrStorage::zeroed()).collect(),
             controls: vec![[0; CONTROL / 8]; BATCH],
             targets: Vec::with_capacity(BATCH),
+            counts: Vec::with_capacity(BATCH),
+            segments: true,
         }
     }
 
@@ -128,40 +141,88 @@ impl Batch {
         datagrams
     }
 
-    /// Sends all `datagrams`, and waits `longest` altogether where the socket's buffer is full.
+    /// Sends all `datagrams`, those of one length to one receiver as segments of one message, and
+    /// waits `longest` altogether where the socket's buffer is full. Changes their order.
     pub(super) fn send<'a>(
         &mut self,
         socket: RawFd,
         datagrams: impl Iterator<Item = (&'a [u8], SocketAddr)>,
         longest: Duration,
     ) -> Sent {
+        let mut all: Vec<_> = datagrams.filter(|(bytes, _)| !bytes.is_empty()).collect();
+        // Stable: what one receiver gets stays in order of chunks.
+        all.sort_by_key(|(bytes, to)| (*to, bytes.len()));
+        let mut late = 0;
+        let mut rest = &all[..];
+        while !rest.is_empty() {
+            let count = self.prepare(rest);
+            let outcome = self.send_prepared(socket, longest);
+            if outcome == Outcome::NoSegments {
+                // Said once; the same datagrams go again, each as a message of its own.
+                tracing::warn!("the kernel refuses UDP_SEGMENT: datagrams are sent one by one");
+                self.segments = false;
+                continue;
+            }
+            if let Outcome::Late(datagrams) = outcome {
+                late += datagrams;
+            }
+            rest = &rest[count..];
+        }
+        if late == 0 { Sent::All } else { Sent::Late(late) }
+    }
+
+    /// Makes messages of the first of `datagrams`, which are sorted by receiver and length, and
+    /// returns of how many.
+    fn prepare(&mut self, datagrams: &[(&[u8], SocketAddr)]) -> usize {
         self.vectors.clear();
         self.targets.clear();
+        self.counts.clear();
         for (bytes, to) in datagrams {
+            let fits = |n: usize| n < SEGMENTS && (n + 1) * bytes.len() <= LONGEST_MESSAGE;
+            let joins = self.segments
+                && self.counts.last().is_some_and(|&n| fits(n))
+                && self.targets.last().is_some_and(|t| t == &(*to, bytes.len()));
+            if joins {
+                if let Some(n) = self.counts.last_mut() {
+                    *n += 1;
+                }
+            } else if self.targets.len() == BATCH {
+                break;
+            } else {
+                self.targets.push((*to, bytes.len()));
+                self.counts.push(1);
+            }
             let iov_base = bytes.as_ptr().cast_mut().cast();
             self.vectors.push(libc::iovec { iov_base, iov_len: bytes.len() });
-            self.targets.push(to.into());
         }
-        let count = self.vectors.len();
-        while self.messages.len() < count {
-            // SAFETY: all zero is a valid mmsghdr.
-            self.messages.push(unsafe { zeroed() });
-        }
-        for i in 0..count {
+        let mut first = 0;
+        for (i, (&(to, len), &count)) in self.targets.iter().zip(&self.counts).enumerate() {
             let header = &mut self.messages[i].msg_hdr;
-            header.msg_name = self.targets[i].as_ptr().cast_mut().cast();
-            header.msg_namelen = self.targets[i].len();
-            header.msg_iov = &raw mut self.vectors[i];
-            header.msg_iovlen = 1;
+            let name = SockAddr::from(to);
+            header.msg_namelen = name.len();
+            self.names[i] = name.as_storage();
+            header.msg_name = (&raw mut self.names[i]).cast();
+            header.msg_iov = &raw mut self.vectors[first];
+            header.msg_iovlen = count as _;
             header.msg_control = std::ptr::null_mut();
             header.msg_controllen = 0;
+            if count > 1 {
+                header.msg_control = self.controls[i].as_mut_ptr().cast();
+                set_segment(header, len as u16);
+            }
+            first += count;
         }
-        let mut sent = 0;
-        let mut lost = 0;
+        first
+    }
+
+    /// Sends the messages that were prepared.
+    fn send_prepared(&mut self, socket: RawFd, longest: Duration) -> Outcome {
+        let count = self.targets.len();
+        let (mut sent, mut lost) = (0, 0);
         let mut deadline = None;
         while sent < count {
-            // SAFETY: headers, names and vectors of `sent..count` are set and live; the kernel
-            // only reads them.
+            // SAFETY: headers, names, vectors and controls of `sent..count` are set and live, and
+            // the vectors are borrowed by the caller; the kernel only reads them.
             let n = unsafe {
                 libc::sendmmsg(
                     socket,
@@ -180,18 +241,48 @@ impl Batch {
                     let end = *deadline.get_or_insert_with(|| Instant::now() + longest);
                     let left = end.saturating_duration_since(Instant::now());
                     if left.is_zero() {
-                        return Sent::Late(count - sent + lost);
+                        return Outcome::Late(lost + self.counts[sent..].iter().sum::<usize>());
                     }
                     wait_for_room(socket, left);
                 }
+                // What a device without checksum offload says to segments (net/ipv4/udp.c).
+                Some(libc::EIO | libc::EINVAL)
+                    if self.segments && sent == 0 && self.counts[0] > 1 =>
+                {
+                    return Outcome::NoSegments;
+                }
                 // This one cannot be sent (no route, refused, too long): the next one may.
                 _ => {
+                    lost += self.counts[sent];
                     sent += 1;
-                    lost += 1;
                 }
             }
         }
-        if lost == 0 { Sent::All } else { Sent::Late(lost) }
+        if lost == 0 { Outcome::All } else { Outcome::Late(lost) }
+    }
+}
+
+/// How sending what was prepared ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    All,
+    Late(usize),
+    /// Nothing was sent: the kernel does not cut messages into segments here.
+    NoSegments,
+}
+
+/// Puts the control message that asks for segments of `len` bytes into the header's buffer.
+fn set_segment(header: &mut libc::msghdr, len: u16) {
+    // SAFETY: CMSG_SPACE and CMSG_LEN only compute; the header's control buffer has CONTROL bytes,
+    // which is more than one message with two bytes takes, and is aligned for it.
+    unsafe {
+        header.msg_controllen = libc::CMSG_SPACE(size_of::<u16>() as u32) as _;
+        if let Some(message) = libc::CMSG_FIRSTHDR(header).as_mut() {
+            message.cmsg_level = libc::SOL_UDP;
+            message.cmsg_type = libc::UDP_SEGMENT;
+            message.cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
+            libc::CMSG_DATA(message).cast::<u16>().write_unaligned(len);
+        }
     }
 }
 
