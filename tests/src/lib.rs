@@ -1,6 +1,7 @@
 //! What the tests of the whole product share.
 //!
 //! * [`golden`]: the golden packets and the box that answers them
+//! * [`lab`]: namespaces with the real box and real workers in them
 //! * [`packets`]: packets as workers send them
 //! * [`siege`]: a job of honest workers under a flood of packets that somebody else sends
 //! * [`simulation`]: a box on the `mem` port, its workers and the network between them, moved by
@@ -8,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod golden;
+pub mod lab;
 pub mod packets;
 pub mod siege;
 pub mod simulation;

@@ -1,0 +1,67 @@
+//! The packet path allocates nothing: not for parts, sums, answers, refusals or retained results.
+
+use gradbox::dataplane::counters::Counter;
+use gradbox_protocol::{DType, Flags, Kind, Op};
+use gradbox_tests::packets::header;
+use gradbox_tests::simulation::{SimBox, SimJob};
+
+/// Everything that workers, honest and others, send in one round.
+fn packets(job: &SimJob, world: u8, round: u32) -> Vec<Vec<u8>> {
+    let chunks = job.plan.layout.chunks();
+    let mut packets = Vec::new();
+    for chunk in 0..chunks {
+        for rank in 0..world {
+            let flags = if chunk % 8 == 0 { Flags::WANT_STATUS } else { 0 };
+            let push = job.push(rank, round, 0, chunk, flags);
+            if chunk % 5 == 0 {
+                // A duplicate, or for the last rank the wish to have the result again.
+                packets.push(push.clone());
+            }
+            packets.push(push);
+        }
+        let sender = &job.senders[0];
+        packets.push(sender.packet(0, job.header(Kind::Query, 0), &[]));
+        packets.push(sender.packet(0, header(Kind::Push, 1, 0, 1), &[1; 4]));
+        packets.push(sender.packet(0, header(Kind::Ping, 0, 0, 0), &[]));
+        packets.push(vec![chunk as u8; 60]);
+    }
+    packets
+}
+
+#[test]
+fn a_step_allocates_nothing() {
+    const WORLD: u8 = 4;
+    let job = SimJob::new((1, 7), (DType::F32, Op::Sum), WORLD, vec![20_000], (1408, 1), true);
+    let mut the_box = SimBox::new(1, 4096, 2048, 512);
+    the_box.add(&job.plan);
+    let mut measured = 0;
+    for round in 0..3 {
+        for packet in packets(&job, WORLD, round) {
+            assert!(the_box.send(0, &packet), "room on the wire");
+            let c = &mut the_box.cores[0];
+            let allocated = allocation_counter::measure(|| {
+                c.core.step(&mut c.port, round);
+            });
+            // The first round may still warm up.
+            if round > 0 {
+                assert_eq!(allocated.count_total, 0, "in round {round}: {allocated:?}");
+                measured += 1;
+            }
+            the_box.receive();
+        }
+    }
+    // All kinds of paths were taken.
+    for counter in [
+        Counter::Completed,
+        Counter::Duplicate,
+        Counter::Resent,
+        Counter::Status,
+        Counter::Pong,
+        Counter::Error,
+        Counter::DropNotGradbox,
+        Counter::DropWrongCookie,
+    ] {
+        assert!(the_box.counter(counter) > 0, "{} did not occur", counter.name());
+    }
+    assert!(measured > 500);
+}
