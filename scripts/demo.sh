@@ -59,23 +59,29 @@ check_options() {
   [[ $mtu == 1500 || $mtu == 3498 ]] || fail "--mtu $mtu: needs 1500 or 3498"
   [[ $dtype =~ ^(f32|f16|bf16|i32)$ ]] || fail "--dtype $dtype: needs f32, f16, bf16 or i32"
   [[ $op =~ ^(sum|avg|min|max)$ ]] || fail "--op $op: needs sum, avg, min or max"
-  local number='^[0-9]*\.?[0-9]+$' p
-  for p in "$loss" "$duplicate" "$reorder" "$straggler"; do
-    [[ $p =~ $number ]] || fail "$p is not a number"
+  local name
+  for name in loss duplicate reorder; do
+    [[ ${!name} =~ ^(0(\.[0-9]+)?|1(\.0+)?)$ ]] || fail "--$name ${!name}: needs 0 to 1, such as 0.05"
   done
+  [[ $straggler =~ ^[0-9]{1,4}(\.[0-9]+)?$ ]] || fail "--straggler $straggler: needs seconds"
+  [[ $seed =~ ^[0-9]{1,18}$ ]] || fail "--seed $seed: needs a whole number"
+  [ -z "$json" ] || touch "$json" 2>/dev/null || fail "--json $json cannot be written"
   model_csv=$model
   [ -f "$model_csv" ] || model_csv=$top/tests/data/models/$model.csv
   [ -f "$model_csv" ] || fail "--model $model: no such file, and none of: $(model_names)"
-  if [ -z "$port" ]; then
-    port=xdp
-    if [ "$(id -u)" != 0 ]; then
-      port=udp
-      echo "demo: not root, so without AF_XDP and namespaces: ordinary UDP sockets on loopback"
-    fi
+  [[ $port =~ ^(xdp|udp|)$ ]] || fail "--port $port: needs xdp or udp"
+  isolated=yes
+  if ! can_isolate; then
+    isolated=''
+    [ "$port" != xdp ] || fail "--port xdp needs root: use sudo, or --port udp"
+    port=udp
+    echo "demo: not root, so without AF_XDP and namespaces: ordinary UDP sockets on loopback"
   fi
-  [[ $port == xdp || $port == udp ]] || fail "--port $port: needs xdp or udp"
-  [ "$port" = udp ] || [ "$(id -u)" = 0 ] || fail "--port xdp needs root: use sudo, or --port udp"
+  port=${port:-xdp}
 }
+
+# Whether this user may make network namespaces. In some containers not even root may.
+can_isolate() { [ "$(id -u)" = 0 ] && unshare --net true 2>/dev/null; }
 
 is_between() { [[ $3 =~ ^[1-9][0-9]{0,6}$ ]] && (($3 >= $1 && $3 <= $2)); }
 
@@ -134,14 +140,12 @@ start_box() {
   box_pid=$!
   local tries
   for ((tries = 0; tries < 100; tries++)); do
-    if grep -q ^READY "$work/box.out"; then
-      grep ^READY "$work/box.out"
+    if grep ^READY "$work/box.out" 2>/dev/null; then
       return
     fi
     kill -0 "$box_pid" 2>/dev/null || break
     sleep 0.1
   done
-  cat "$work/box.err" >&2
   fail "the box did not start"
 }
 
@@ -161,20 +165,22 @@ stop_watching() {
   run_in box "$gradbox" status --box "$box_ip:$control_port" --json >>"$1"
 }
 
-# Runs one all-reduce in all workers: their common arguments, a line each in the array `own`.
+# run_workers JOB OWN ARGUMENT...: one all-reduce in all workers. The function OWN puts a rank's own
+# arguments into the array `own`.
 run_workers() {
-  local job=$1 rank failed=0
-  shift
+  local job=$1 own_of=$2 rank failed=0 own=()
+  shift 2
   worker_pids=()
   for ((rank = 0; rank < workers; rank++)); do
-    local out=$work/$job.$rank.log
+    local log
     # The first worker's progress is shown as it goes.
-    [ "$rank" = 0 ] && out=/dev/stderr
-    # shellcheck disable=SC2086 # one argument a word
+    if [ "$rank" = 0 ]; then exec {log}>&2; else exec {log}>"$work/$job.$rank.log"; fi
+    "$own_of" "$rank"
     run_in "w$rank" "$gradbox" all-reduce --box "$box_ip:$control_port" --job "$job" \
       --rank "$rank" --world "$workers" --op "$op" --timeout 300 --json "$work/$job.$rank.json" \
-      "$@" ${own[rank]} >"$out" 2>&1 &
+      "${own[@]}" "$@" >&"$log" 2>&1 &
     worker_pids+=($!)
+    exec {log}>&-
   done
   for ((rank = 0; rank < workers; rank++)); do
     if ! wait "${worker_pids[rank]}"; then
@@ -192,29 +198,28 @@ real_gradients() {
     echo "real gradients are f32: left out for --dtype i32"
     return
   fi
-  local files=() rank own=() wire=()
+  local files=() rank wire=()
   for ((rank = 0; rank < workers; rank++)); do
     local step=step00
     [ $((rank / 4 % 2)) = 1 ] && step=step60
     files+=("$top/tests/data/gradients/$step/rank$((rank % 4)).safetensors")
   done
-  for ((rank = 0; rank < workers; rank++)); do own+=("${files[rank]}"); done
+  own_file() { own=("${files[$1]}" --output "$work/real.$1.safetensors"); }
   [ "$dtype" = f32 ] || wire=(--wire-dtype "$dtype")
   echo "real gradients of a CNN (283,978 parameters), $workers workers:"
-  run_workers real "${wire[@]}" --verify-with "${files[@]}" --output /dev/null
+  run_workers real own_file "${wire[@]}" --verify-with "${files[@]}"
   echo "verified: real gradients bit-identical to the rank-order reference"
 }
 
 whole_model() {
-  local rank own=() late=()
-  for ((rank = 0; rank < workers; rank++)); do own+=(''); done
+  local rank last=$((workers - 1)) delay=() late=()
   if [[ ! $straggler =~ ^0*\.?0*$ ]]; then
-    own[workers - 1]="--delay $straggler"
-    late=(--straggler $((workers - 1)))
+    delay=(--delay "$straggler") late=(--straggler "$last")
   fi
+  own_delay() { if [ "$1" = "$last" ]; then own=("${delay[@]}"); else own=(); fi; }
   echo "$(basename "$model_csv" .csv), $workers workers, $rounds rounds of generated values:"
   start_watching "$work/statuses.jsonl"
-  run_workers model --model "$model_csv" --seed "$seed" --dtype "$dtype" --rounds "$rounds" \
+  run_workers model own_delay --model "$model_csv" --seed "$seed" --dtype "$dtype" --rounds "$rounds" \
     --verify --progress
   stop_watching "$work/statuses.jsonl"
   local files=()
@@ -225,8 +230,10 @@ whole_model() {
 }
 
 cleanup() {
-  local pid
-  trap - EXIT INT TERM
+  local status=$? pid
+  # A second Ctrl-C does not stop this.
+  trap '' INT TERM HUP
+  trap - EXIT
   # Only processes that this script has started.
   for pid in ${watch_pid:-} "${worker_pids[@]}" ${box_pid:-}; do
     kill "$pid" 2>/dev/null || true
@@ -235,6 +242,7 @@ cleanup() {
     wait "$pid" 2>/dev/null || true
   done
   remove_network
+  [ "$status" != 1 ] || [ ! -s "$work/box.err" ] || sed 's/^/demo: the box said: /' "$work/box.err" >&2
   rm -rf "$work"
 }
 
@@ -248,7 +256,12 @@ worker_pids=()
 trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+trap 'exit 129' HUP
 control_port=9099 port_base=9100
+if [ -z "$isolated" ]; then
+  # On loopback others may run a demo too.
+  control_port=$((10000 + $$ % 1100 * 20)) port_base=$((control_port + 1))
+fi
 make_network
 start_box
 real_gradients

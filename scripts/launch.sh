@@ -44,10 +44,9 @@ parse_options() {
 find_gradbox() {
   gradbox=${GRADBOX_BIN:-${CARGO_TARGET_DIR:-$top/target}/release/gradbox}
   [ ! -x "$gradbox" ] || return 0
-  [ -z "${GRADBOX_BIN:-}" ] || fail "GRADBOX_BIN=$GRADBOX_BIN: no such program"
   [ -z "$dry_run" ] || fail "$gradbox is not built: cargo build --release -p gradbox"
   # shellcheck disable=SC2119 # nothing but the usual packages
-  install_packages
+  [ -n "${GRADBOX_BIN:-}" ] || install_packages
   build_gradbox
 }
 

@@ -13,11 +13,22 @@ parser_seconds=15 step_seconds=20
 
 summary=() passed=0 failed=0 skipped=0
 
+steps='packages rust locks format clippy docs build tests asan fuzz xdp demo'
+
 usage() {
-  cat <<'TXT'
-usage: scripts/test.sh [STEP...]
-Runs all steps, or those named: packages rust locks format clippy docs build tests asan fuzz xdp demo
-TXT
+  echo "usage: scripts/test.sh [STEP...]"
+  echo "Runs all steps, or those named: $steps"
+}
+
+check_arguments() {
+  local name
+  for name; do
+    case $name in -h | --help) usage && exit ;; esac
+    [[ " $steps " == *" $name "* ]] || {
+      usage >&2
+      exit 2
+    }
+  done
 }
 
 # What a step calls to end without a verdict.
@@ -89,10 +100,9 @@ check_locks() {
 }
 
 check_format() {
-  local manifest
-  for manifest in Cargo.toml fuzz/Cargo.toml xdp-redirect/Cargo.toml; do
-    cargo fmt --check --manifest-path "$manifest"
-  done
+  cargo fmt --all --check
+  cargo fmt --check --manifest-path fuzz/Cargo.toml
+  cargo fmt --check --manifest-path xdp-redirect/Cargo.toml
 }
 
 check_docs() {
@@ -108,13 +118,13 @@ need_nightly() {
     skip "this nightly Rust has no AddressSanitizer for $host"
 }
 
-# Where memory is handled by hand: frames, rings, sum kernels, and whole boxes in memory.
+# Where memory is handled by hand (frames, rings, sum kernels), and whole boxes in memory. One
+# build for all of it, which optimising would only make longer.
 run_asan() {
   need_nightly
-  local test=(cargo +nightly test --locked --target "$host" --target-dir "$target/asan")
-  export RUSTFLAGS=-Zsanitizer=address
-  "${test[@]}" -p gradbox --lib -- dataplane:: sum::
-  "${test[@]}" -p gradbox-tests --test simulation --test hostile --test golden_packets \
+  RUSTFLAGS=-Zsanitizer=address CARGO_PROFILE_DEV_OPT_LEVEL=0 \
+    cargo +nightly test --locked --no-fail-fast --target "$host" --target-dir "$target/asan" \
+    -p gradbox -p gradbox-tests --lib --test simulation --test hostile --test golden_packets \
     --test frames_and_generations
 }
 
@@ -172,7 +182,7 @@ run_demos() {
 }
 
 only=("$@")
-case ${1:-} in -h | --help) usage && exit ;; esac
+check_arguments "$@"
 
 cd "$top"
 scratch=$(mktemp -d)
@@ -189,7 +199,7 @@ step clippy 'cargo clippy' cargo clippy --locked --workspace --all-targets -- -D
 step docs 'cargo doc' check_docs
 step build 'release build' build_gradbox
 step tests 'tests of the workspace, the model of the rings among them' \
-  cargo test --locked --workspace
+  cargo test --locked --workspace --no-fail-fast
 step asan 'the unsafe parts under AddressSanitizer' run_asan
 step fuzz "fuzz targets, $parser_seconds and $step_seconds s" run_fuzz
 step xdp 'the XDP object is what its source builds' check_xdp_object

@@ -13,7 +13,7 @@ pub use summary::{CoreSummary, Summary};
 use crate::config::{Attach, Config, Idle, PortConfig, UdpChecksum, XdpMode};
 use crate::control::{self, OpenSources, ServeError, Server, Sources, SourcesError};
 use crate::dataplane::core::Core;
-use crate::dataplane::faults::FaultyPort;
+use crate::dataplane::faults::{Faults, FaultyPort};
 use crate::dataplane::handle::CoreHandle;
 use crate::dataplane::pool::Pool;
 use crate::dataplane::port::Port;
@@ -133,7 +133,7 @@ impl Appliance {
     /// # Errors
     /// Where something cannot be had; nothing stays behind.
     pub fn start(config: &Config) -> Result<Self, StartError> {
-        if let Some(faults) = &config.faults {
+        if let Some(faults) = config.faults.filter(Faults::any) {
             warn!(?faults, "the fault injector is on: packets are lost, doubled and reordered");
         }
         let ports = match &config.data.port {

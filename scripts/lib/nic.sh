@@ -12,7 +12,7 @@ driver_hint() {
     ena) echo "at most half of its queues with XDP; MTU at most 3498" ;;
     igb | igc | ixgbe) echo "zero-copy; attaching resets the link: the box waits for the carrier" ;;
     virtio_net) echo "zero-copy from Linux 6.11 on; needs queues of its own for XDP: as many again" ;;
-    veth) echo "no zero-copy and no rules: for tests, packets are copied" ;;
+    veth) echo "for tests: no zero-copy, no rules, and its peer may have no more TX queues than it has RX" ;;
     *) echo "not known here; look for \"XDP\" in its documentation" ;;
   esac
 }

@@ -33,9 +33,15 @@ install_packages() {
     zlib1g-dev "$@"
 }
 
-# Builds the binary; its path is in $gradbox.
+# Builds the binary; its path is in $gradbox. One that is there may be named by $GRADBOX_BIN.
 build_gradbox() {
   local needed=1.95
+  if [ -n "${GRADBOX_BIN:-}" ]; then
+    gradbox=$GRADBOX_BIN
+    [ -x "$gradbox" ] && return
+    echo "GRADBOX_BIN=$GRADBOX_BIN: no such program" >&2
+    return 1
+  fi
   command -v cargo >/dev/null || PATH=$HOME/.cargo/bin:$PATH
   command -v cargo >/dev/null || {
     echo "Rust $needed or newer is needed (rustup default stable); cargo was not found" >&2

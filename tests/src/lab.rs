@@ -13,7 +13,7 @@
 //!
 //! * [`appliance`]: the box
 //! * [`http`]: requests to its control plane
-//! * [`job`]: workers
+//! * [`job`][]: workers
 //! * [`process`]: programs that end with the test
 //! * [`raw`]: any Ethernet frame at all
 

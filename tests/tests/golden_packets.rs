@@ -3,9 +3,10 @@
 use gradbox::dataplane::counters::Counter;
 use gradbox_protocol::envelope::Envelope;
 use gradbox_protocol::status::StatusBody;
-use gradbox_protocol::{Header, Kind};
+use gradbox_protocol::{DType, Flags, Header, Kind, Op};
 use gradbox_tests::golden::{ENVELOPES, Exchange, read, the_box};
-use gradbox_tests::simulation::SimBox;
+use gradbox_tests::packets::open;
+use gradbox_tests::simulation::{SimBox, SimJob};
 use std::collections::BTreeSet;
 
 /// Counters of traffic rather than of what a packet meant.
@@ -86,7 +87,7 @@ fn the_parser_reads_every_field_at_its_documented_offset() {
                 let h = &packet[at..];
                 let (header, body) = Header::parse(h).unwrap();
                 assert_eq!(h[..3], [b'G', b'B', 1]);
-                assert_eq!(header.kind() as Option<Kind>, Kind::from_code(h[3]));
+                assert_eq!(header.kind(), Kind::from_code(h[3]));
                 assert_eq!(u64::from(header.job.get()), le(&h[4..6]));
                 assert_eq!((header.rank, header.flags), (h[6], h[7]));
                 assert_eq!(u64::from(header.cookie.get()), le(&h[8..12]));
@@ -115,6 +116,44 @@ fn check_status(body: &[u8]) {
     assert_eq!(u64::from(status.missing.get()), le(&body[8..12]));
     assert_eq!(status.held, body[16..80]);
     assert_eq!(status.done, body[80..144]);
+}
+
+/// A job of more chunks than one STATUS speaks of, two shards.
+#[test]
+fn a_status_ends_at_a_pushed_chunk_and_begins_at_a_queried_one() {
+    let job = SimJob::new((1, 1), (DType::I32, Op::Max), 2, vec![1200 * 16], (64, 2), false);
+    let mut the_box = SimBox::new(2, 4096, 2048, 64);
+    the_box.add(&job.plan);
+    let mut ask = |queue, packet: Vec<u8>| {
+        assert!(the_box.send(queue, &packet));
+        the_box.step();
+        let (_, header, body) = open(&the_box.receive()[0]).unwrap();
+        (header.chunk.get(), *StatusBody::parse(&body).unwrap())
+    };
+    let held = |status: &StatusBody| -> Vec<usize> {
+        (0..512).filter(|&i| StatusBody::get(&status.held, i)).collect()
+    };
+    // Slot 550 of shard 1; the range is slots 39 to 550.
+    let (first, status) = ask(1, job.push(0, 0, 0, 1101, Flags::WANT_STATUS));
+    assert_eq!((first, status.count.get()), (79, 512));
+    assert_eq!(held(&status), [511]);
+    let query = |rank: u8, chunk: u32| {
+        let mut header = job.header(Kind::Query, rank);
+        header.chunk = chunk.into();
+        job.senders[usize::from(rank)].packet((chunk % 2) as u16, header, &[])
+    };
+    let (first, status) = ask(1, query(0, 201));
+    assert_eq!((first, status.count.get()), (201, 500));
+    assert_eq!(held(&status), [450]);
+    assert_eq!((status.waiting_for, status.missing.get()), (1, 0b10));
+    let (first, status) = ask(0, query(1, 0));
+    assert_eq!((first, status.count.get()), (0, 512));
+    assert!(held(&status).is_empty());
+    let (first, status) = ask(1, query(0, 1199));
+    assert_eq!((first, status.count.get()), (1199, 1));
+    let (first, status) = ask(1, job.push(1, 0, 0, 1, Flags::WANT_STATUS));
+    assert_eq!((first, status.count.get()), (1, 1));
+    assert_eq!(held(&status), [0]);
 }
 
 /// Written by hand from the RFCs and `docs/protocol.md`, so that neither the generator nor the

@@ -136,13 +136,13 @@ mod tests {
 
     #[test]
     fn what_a_script_reads() {
-        let text = "data = { port = \"xdp\", interface = \"eth1\", queues = 2, cpus = [2, 3], \
-                    mtu = 3498, memory_mib = 129, huge_pages = true }";
+        let text = "[data]\nport = \"xdp\"\ninterface = \"eth1\"\nqueues = 2\ncpus = [2, 3]\n\
+                    mtu = 3498\nmemory_mib = 130\nhuge_pages = true\n";
         let out = shell(&Config::parse(text, Path::new("box.toml")).unwrap());
         for line in ["port=xdp", "interface=eth1", "mode=auto", "cpus=2,3", "huge_pages=130"] {
             assert!(out.lines().any(|l| l == line), "{line} is not in\n{out}");
         }
-        let udp = Config::parse("data = { port = \"udp\" }", Path::new("box.toml")).unwrap();
+        let udp = Config::parse("[data]\nport = \"udp\"\n", Path::new("box.toml")).unwrap();
         assert!(shell(&udp).contains("\ninterface=\n"));
     }
 }

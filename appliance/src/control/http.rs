@@ -12,14 +12,17 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use gradbox_protocol::control::{BoxInfo, JoinRequest, Status};
+use gradbox_protocol::control::{BoxInfo, JoinRequest, Status, Waiting};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest time from a request's header to its answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Longest wait for the cores before a worker is told to ask again; idle ones sleep 5 ms.
+const CORES_WAIT: Duration = Duration::from_millis(500);
 
 /// The plane, shared by the tasks of the control plane's one thread: never waited for.
 #[derive(Clone)]
@@ -94,7 +97,24 @@ async fn join(
 ) -> Result<Answer, Refused> {
     let name = job_name(name)?;
     let request: JoinRequest = parse(body)?;
-    plane.lock().join(&name, &request)
+    let answer = plane.lock().join(&name, &request)?;
+    if matches!(answer, Answer::Joined(_)) && !cores_know(&plane).await {
+        return Ok(Answer::Waiting(Waiting { missing: Vec::new() }));
+    }
+    Ok(answer)
+}
+
+/// Waits until all cores know of a new job: its workers send as soon as they are answered, and a
+/// core that does not know the job would tell them that it has ended.
+async fn cores_know(plane: &Shared) -> bool {
+    let deadline = Instant::now() + CORES_WAIT;
+    while !plane.lock().cores_know() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    true
 }
 
 async fn leave(

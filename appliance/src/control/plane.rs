@@ -110,6 +110,11 @@ impl Plane {
         }
     }
 
+    /// Whether all cores know all that they were told.
+    pub(super) fn cores_know(&self) -> bool {
+        self.cores.iter().all(|core| core.handle.has_taken_all())
+    }
+
     pub(super) fn leave(&mut self, name: &str, request: &LeaveRequest) -> Result<(), Refused> {
         self.poll();
         let now = self.now();

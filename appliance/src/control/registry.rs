@@ -114,8 +114,8 @@ impl Registry {
     /// A worker joins, or repeats its join. `cookie` is a fresh random number, not 0, which is
     /// used where this makes the worker a member.
     ///
-    /// [`Answer::Joined`] may be given before the cores have taken the job in: the first packets
-    /// may then find no such job, and the worker sends them again.
+    /// [`Answer::Joined`] may be given before the cores have taken the job in: who passes it on
+    /// must wait for them.
     ///
     /// # Errors
     /// Where the join cannot be served; the registry is then as before.

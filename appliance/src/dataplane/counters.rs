@@ -2,6 +2,7 @@
 
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 macro_rules! counters {
     ($($variant:ident = $name:literal: $help:literal,)*) => {
@@ -150,6 +151,9 @@ impl FrameCounts {
     }
 }
 
+/// Times that a reader tries again at once before it lets the writer have the CPU.
+const SPINS: u32 = 100;
+
 /// What a core shows to the rest of the box: copies of its numbers, stored (never added) by the
 /// core after each step that did something, read by anyone at any time.
 #[derive(Debug)]
@@ -203,11 +207,12 @@ impl Shown {
     }
 
     /// Reads all numbers as of one moment. Gives up on consistency after a bounded number of
-    /// tries, which a core that publishes once per step never needs.
+    /// tries: a second or so, longer than the system keeps a core that it has put to sleep in
+    /// the middle of [`publish`](Self::publish).
     #[must_use]
     pub fn read(&self) -> Reading {
         let mut reading = Reading::default();
-        for _ in 0..1000 {
+        for tries in 0..SPINS + 10_000 {
             let before = self.epoch.load(Ordering::Acquire);
             for (value, place) in reading.counters.0.iter_mut().zip(self.counters.iter()) {
                 *value = place.load(Ordering::Relaxed);
@@ -220,7 +225,11 @@ impl Shown {
             if before.is_multiple_of(2) && self.epoch.load(Ordering::Relaxed) == before {
                 break;
             }
-            std::hint::spin_loop();
+            if tries < SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep(Duration::from_micros(100));
+            }
         }
         reading
     }
@@ -255,6 +264,10 @@ mod tests {
                     counters.add(Counter::Pushed, 1);
                     let frames = FrameCounts { free: i, total: i, ..FrameCounts::default() };
                     shown.publish(&counters, &frames, i);
+                    // A core works between two publications.
+                    for _ in 0..50 {
+                        std::hint::spin_loop();
+                    }
                 }
             });
             for _ in 0..2_000 {
@@ -262,6 +275,20 @@ mod tests {
                 assert!(r.frames.balanced());
                 assert_eq!(r.busy_ns, r.counters.get(Counter::Pushed));
             }
+        });
+    }
+
+    #[test]
+    fn a_core_that_is_put_to_sleep_while_it_publishes_is_waited_for() {
+        let shown = Shown::default();
+        shown.epoch.store(1, Ordering::Release);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                shown.busy_ns.store(9, Ordering::Relaxed);
+                shown.epoch.store(2, Ordering::Release);
+            });
+            assert_eq!(shown.read().busy_ns, 9);
         });
     }
 

@@ -138,6 +138,12 @@ impl CoreHandle {
         self.commands.push(command).map_err(|_| CoreStuck { shard: self.shard })
     }
 
+    /// Whether the core has taken all commands: it acts on each before it looks at further packets.
+    #[must_use]
+    pub fn has_taken_all(&self) -> bool {
+        self.commands.is_empty()
+    }
+
     /// The core's next event, if there is one. Never waits.
     #[must_use]
     pub fn event(&self) -> Option<Event> {

@@ -10,7 +10,8 @@ use std::{
     fmt,
     net::IpAddr,
     os::fd::{AsFd, AsRawFd},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use aya::{
@@ -34,6 +35,9 @@ const SOURCES: &str = "SOURCES";
 const COUNTERS: &str = "COUNTERS";
 const PORT_BASE: &str = "PORT_BASE";
 const PORT_COUNT: &str = "PORT_COUNT";
+
+/// How long an interface that a dying process still holds is waited for (15-22 ms were seen).
+const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// Where in the kernel the program runs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -130,7 +134,8 @@ impl Program {
 
     /// Attaches the loaded program to `interface`, in place of any attachment of this one before.
     ///
-    /// Some drivers reset the link for it: wait for the carrier before sending.
+    /// Some drivers reset the link for it: wait for the carrier before sending. An interface that
+    /// is busy is tried again for a second: a killed process holds it a little longer than it lives.
     ///
     /// # Errors
     ///
@@ -142,8 +147,18 @@ impl Program {
         if interface.contains('\0') {
             return Err(Error::NoInterface { interface: interface.into() });
         }
-        self.link = Some(attach_link(xdp(&mut self.ebpf)?, interface, mode)?);
-        Ok(())
+        let started = Instant::now();
+        loop {
+            match attach_link(xdp(&mut self.ebpf)?, interface, mode) {
+                Err(Error::Busy { .. }) if started.elapsed() < BUSY_WAIT => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                attached => {
+                    self.link = Some(attached?);
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// Detaches: packets go to the kernel from now on. Counters stay readable.

@@ -68,8 +68,8 @@ impl Setup {
         let _ = write!(
             text,
             "[data]\nport = \"{port}\"\nport_base = {base}\nqueues = {queues}\nmtu = {mtu}\n\
-             memory_mib = {memory_mib}\nfill_ring = 8192\nrx_ring = 8192\ntx_ring = 8192\n\
-             completion_ring = 8192\nidle = \"poll\"\n"
+             memory_mib = {memory_mib}\nfill_ring = 4096\nrx_ring = 4096\ntx_ring = 4096\n\
+             completion_ring = 4096\nidle = \"poll\"\n"
         );
         if *port == "xdp" {
             let _ = writeln!(text, "interface = \"box0\"\nmode = \"{mode}\"");

@@ -5,6 +5,10 @@ use super::process::{Ended, Process};
 use super::{Lab, gradbox, repository};
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Workers so far: each has files of its own.
+static STARTED: AtomicU32 = AtomicU32::new(0);
 
 /// What the workers of a job do.
 #[derive(Clone, Debug)]
@@ -73,13 +77,18 @@ impl Job {
                 let table = lab.file(&format!("{}.csv", self.name));
                 let line = |(i, n): (usize, &usize)| format!("{i},t{i},{n}\n");
                 let lines: String = lengths.iter().enumerate().map(line).collect();
-                fs::write(&table, format!("index,name,numel\n{lines}")).expect("a table");
+                // Renamed into place: other ranks may be reading it.
+                let written = lab.file(&format!("{}.{rank}.csv", self.name));
+                fs::write(&written, format!("index,name,numel\n{lines}")).expect("a table");
+                fs::rename(written, &table).expect("a table");
                 command.arg("--model").arg(table).args(["--seed", "5", "--dtype", dtype]);
                 command.arg("--verify");
             }
         }
         command.args(&self.args).args(own);
-        Process::start(&format!("{}.{rank}", self.name), &mut command, &lab.dir)
+        // A rank may be started again while its first process runs.
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        Process::start(&format!("{}.{rank}.{number}", self.name), &mut command, &lab.dir)
     }
 
     /// Starts all workers.
@@ -116,9 +125,8 @@ impl Running {
     /// Where one fails, or two differ.
     #[must_use]
     pub fn exact(self) -> Vec<u8> {
-        for worker in self.workers {
-            let _ = worker.succeed();
-        }
+        let ended: Vec<_> = self.workers.into_iter().map(Process::end).collect();
+        assert!(ended.iter().all(|e| e.status.success()), "{ended:#?}");
         let files = self.outputs.iter().map(|path| fs::read(path).expect("a result"));
         let mut files: Vec<_> = files.collect();
         for (rank, file) in files.iter().enumerate() {

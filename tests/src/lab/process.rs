@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything that a test waits for. Generous: it only ends tests that have failed.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(90);
 
 /// A program that was started. Dropping it kills it.
 pub struct Process {
@@ -66,6 +66,22 @@ impl Process {
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id() as i32);
         kill(pid, signal).unwrap_or_else(|e| panic!("{} cannot be signalled: {e}", self.name));
+    }
+
+    /// Kills its child.
+    ///
+    /// # Panics
+    /// Where it has none.
+    pub fn kill_child(&self) {
+        let own = format!("PPid:\t{}", self.child.id());
+        let is_it = |pid: &i32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status.lines().any(|l| l == own)
+        };
+        let all = fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
+        let mut pids = all.filter_map(|e| e.file_name().to_str()?.parse().ok());
+        let pid = pids.find(is_it).unwrap_or_else(|| panic!("{} has no child", self.name));
+        kill(Pid::from_raw(pid), Signal::SIGKILL).expect("a signal");
     }
 
     /// Whether it still runs.

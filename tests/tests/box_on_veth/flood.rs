@@ -55,14 +55,19 @@ const ATTACKS: [Attack; 17] = [
         let body = random(dice, 0, 1400);
         raw.frame(0x88b5, &body)
     }),
-    ("pass_truncated", |raw, _, dice| {
-        let body = random(dice, 0, 19);
-        raw.frame(0x0800, &body)
+    // Ends in the middle of its UDP header. A bridge passes on what is good IPv4.
+    ("pass_truncated", |raw, k, _| {
+        let mut packet = raw.envelope(k.own_address).datagram(0, &[]);
+        packet.truncate(14 + 20 + 3);
+        packet[14 + 3] = 20 + 3;
+        checksum(&mut packet);
+        packet
     }),
     ("pass_fragment", |raw, k, _| {
         let mut packet = raw.envelope(k.own_address).packet(0, push(k), &[0; 1408]);
-        // "More fragments", in the IPv4 header behind the Ethernet header.
+        // "More fragments".
         packet[14 + 6] = 0x20;
+        checksum(&mut packet);
         packet
     }),
     ("drop_unknown_job", |raw, k, dice| {
@@ -111,6 +116,16 @@ const ATTACKS: [Attack; 17] = [
         raw.envelope(k.own_address).packet(0, push, &[0; 1408])
     }),
 ];
+
+/// Sets the checksum of the IPv4 header, which begins behind the Ethernet header.
+fn checksum(packet: &mut [u8]) {
+    packet[14 + 10..][..2].fill(0);
+    let words = packet[14..][..20].as_chunks().0.iter();
+    let sum: u32 = words.map(|w| u32::from(u16::from_be_bytes(*w))).sum();
+    // Twice: the first fold may carry.
+    let folded = (0..2).fold(sum, |sum, _| (sum & 0xffff) + (sum >> 16));
+    packet[14 + 10..][..2].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+}
 
 /// A good PUSH of the flood's own job.
 fn push(known: &Known) -> Header {
@@ -177,7 +192,11 @@ fn floods_are_counted_and_change_no_sum() {
     assert!(!honest.exact().is_empty());
     let counted = || ATTACKS.map(|(counter, _)| the_box.counter(counter));
     let all_rose = || counted().iter().zip(before).all(|(after, before)| *after > before);
-    assert!(until(all_rose), "{:?}", ATTACKS.map(|(c, _)| c).iter().zip(counted()).collect::<Vec<_>>());
+    assert!(
+        until(all_rose),
+        "{:?}",
+        ATTACKS.map(|(c, _)| c).iter().zip(counted()).collect::<Vec<_>>()
+    );
     the_box.assert_balanced();
     // The flood's packets were good for nothing: its own job has not a single chunk.
     let flood = the_box.status().jobs.into_iter().find(|j| j.name == "flood").expect("its job");

@@ -34,7 +34,7 @@ fn refused_joins_say_what_to_change() {
         (json!({"token": "guess"}), 403, "bad_token", "control.token"),
         (json!({"token": null}), 403, "bad_token", "missing"),
         (json!({"tensors": []}), 422, "bad_tensors", "tensor"),
-        (json!({"address": "[::1]:40000"}), 422, "address_family", "IPv4"),
+        (json!({"address": "[::1]:40000"}), 422, "address_family", "is IPv6"),
         (json!({"colour": "blue"}), 422, "bad_body", "colour"),
     ] {
         let (found, body) = join(&the_box, change.clone());

@@ -90,7 +90,8 @@ fn a_new_generation_replaces_the_old_one() {
     let the_box = TheBox::start(&lab, &Setup { queues: 2, ..Setup::XDP });
     let rounds = |n| Job::made("again", 2, "f32", &[100_000]).with(&["--rounds", n]);
     let old = rounds("1000000").with(&["--timeout", "50"]).start(&lab, &the_box);
-    assert!(until(|| pushed(&the_box, "again").iter().all(|n| *n > 0)));
+    let both = |pushed: &[u64]| pushed.len() == 2 && pushed.iter().all(|n| *n > 0);
+    assert!(until(|| both(&pushed(&the_box, "again"))));
     let first = the_box.status().jobs[0].clone();
     let start = Instant::now();
     assert!(!rounds("2").start(&lab, &the_box).exact().is_empty());

@@ -157,8 +157,9 @@ impl Source {
             Ok((e.name.as_str(), TensorView::new(dtype, e.shape.clone(), tensor.bytes())?))
         });
         let views = views.collect::<anyhow::Result<Vec<_>>>()?;
-        safetensors::serialize_to_file(views, self.metadata.clone(), path)
-            .with_context(|| format!("writing {}", path.display()))
+        // Not serialize_to_file: it renames a new file into place, even over /dev/null.
+        let bytes = safetensors::serialize(views, self.metadata.clone())?;
+        std::fs::write(path, bytes).with_context(|| format!("writing {}", path.display()))
     }
 }
 
