@@ -70,8 +70,8 @@ impl Cursor {
         self.limit.wrapping_sub(self.own)
     }
 
-    /// The index of the next entry, which is then used. The caller has asked [`available`]
-    /// (`Self::available`) first.
+    /// The index of the next entry, which is then used. The caller has asked
+    /// [`available`](Self::available) first.
     #[inline]
     pub const fn take(&mut self) -> u32 {
         let index = self.own;
