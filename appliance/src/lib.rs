@@ -7,13 +7,20 @@
 //! * [`control`]: join, leave, status, health and metrics over HTTP
 //! * [`appliance`]: all of it, started and stopped in the right order
 //! * [`cli`]: the subcommands of the `gradbox` binary
+//!
+//! Without the feature `box` there are only the first two.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "box")]
 pub mod appliance;
+#[cfg(feature = "box")]
 pub mod cli;
+#[cfg(feature = "box")]
 pub mod config;
+#[cfg(feature = "box")]
 pub mod control;
 pub mod dataplane;
 #[expect(unsafe_code, reason = "vector kernels")]
 pub mod sum;
+#[cfg(feature = "box")]
 pub mod xdp;

@@ -86,16 +86,15 @@ impl Envelope {
     #[must_use]
     #[inline]
     pub fn parse(packet: &[u8]) -> Option<Self> {
-        if packet.len() < SHORTEST {
-            return None;
-        }
-        let (ethertype, ip) = match be16(packet, 12) {
-            ETHERTYPE_VLAN | ETHERTYPE_QINQ => (be16(packet, 16), ETHERNET_LEN + VLAN_LEN),
+        // Arrays rather than slices: their length is checked once.
+        let link = packet.first_chunk::<{ ETHERNET_LEN + VLAN_LEN }>()?;
+        let (ethertype, ip) = match be16(link, 12) {
+            ETHERTYPE_VLAN | ETHERTYPE_QINQ => (be16(link, 16), ETHERNET_LEN + VLAN_LEN),
             plain => (plain, ETHERNET_LEN),
         };
         match ethertype {
             ETHERTYPE_IPV4 => {
-                let h = packet.get(ip..ip + IPV4_LEN + UDP_LEN)?;
+                let h = packet.get(ip..)?.first_chunk::<{ IPV4_LEN + UDP_LEN }>()?;
                 // More-fragments flag or a fragment offset.
                 let fragment = be16(h, 6) & 0x3fff != 0;
                 let (total, udp) = (usize::from(be16(h, 2)), usize::from(be16(h, IPV4_LEN + 4)));
@@ -108,7 +107,7 @@ impl Envelope {
                 })
             }
             ETHERTYPE_IPV6 => {
-                let h = packet.get(ip..ip + IPV6_LEN + UDP_LEN)?;
+                let h = packet.get(ip..)?.first_chunk::<{ IPV6_LEN + UDP_LEN }>()?;
                 let (total, udp) = (usize::from(be16(h, 4)), usize::from(be16(h, IPV6_LEN + 4)));
                 let fits = total == udp && udp >= UDP_LEN && ip + IPV6_LEN + total <= packet.len();
                 (h[0] >> 4 == 6 && h[6] == UDP && fits).then(|| Self {

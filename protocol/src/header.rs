@@ -27,6 +27,7 @@ pub enum Kind {
 impl Kind {
     /// The kind of a code on the wire, or `None` for a code of no meaning.
     #[must_use]
+    #[inline]
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Push,
@@ -127,6 +128,7 @@ impl Header {
     /// Splits a UDP payload into header and body, or `None` where it is not a Gradbox packet:
     /// too short, another magic, another version, or a `length` that is not the body's.
     #[must_use]
+    #[inline]
     pub fn parse(datagram: &[u8]) -> Option<(&Self, &[u8])> {
         let (header, body) = Self::ref_from_prefix(datagram).ok()?;
         let ours = header.magic.get() == MAGIC
@@ -156,6 +158,7 @@ impl Header {
 
     /// The kind, or `None` where the code has no meaning.
     #[must_use]
+    #[inline]
     pub const fn kind(&self) -> Option<Kind> {
         Kind::from_code(self.kind)
     }

@@ -1,4 +1,17 @@
-//! What rings and the data plane's `step()` cost, measured.
+//! What rings, hand-overs between cores and the data plane's `step()` cost, measured.
+//!
+//! `cargo run --release -p ringbuf-bench` prints a table, `cargo bench -p ringbuf-bench` runs the
+//! same under criterion. `docs/ring-measurements.md` has figures and what follows from them.
+//!
+//! * [`path`]: `step()` on the `mem` port
+//! * [`handover`]: queues between two cores
+//! * [`ring`], [`xsk`]: AF_XDP's rings, inline and through xsk-rs
+//! * [`samples`], [`report`]: medians, spreads and the table
+#![deny(unsafe_code)]
 
+pub mod handover;
 pub mod path;
+pub mod report;
+pub mod ring;
 pub mod samples;
+pub mod xsk;

@@ -5,6 +5,8 @@
 //! is what lies in the frames anyway: the wire writes headers alone, but for the chunks of a
 //! sample, which get true values and whose every result is compared with the reference.
 
+mod setup;
+
 use crate::samples::Spread;
 use gradbox::dataplane::core::Core;
 use gradbox::dataplane::counters::Counter;
@@ -16,10 +18,12 @@ use gradbox::dataplane::steer::Steering;
 use gradbox::sum;
 use gradbox_protocol::envelope::{self, Endpoint, Link, SHORTEST};
 use gradbox_protocol::layout::Layout;
-use gradbox_protocol::{DType, HEADER_LEN, Header, Kind, Op};
+use gradbox_protocol::status::StatusBody;
+use gradbox_protocol::{DType, HEADER_LEN, Header, Kind, Op, STATUS_CHUNKS};
+pub use setup::{Order, Setup, WorkingSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of a packet before the gradient.
@@ -28,28 +32,12 @@ const HEAD: usize = SHORTEST + HEADER_LEN;
 /// One chunk in so many is a sample that is written and verified.
 const SAMPLE: u32 = 61;
 
-/// What is measured.
-#[derive(Clone, Copy, Debug)]
-pub struct Setup {
-    /// Ranks of the job.
-    pub world: usize,
-    /// Element type.
-    pub dtype: DType,
-    /// Payload bytes of a packet.
-    pub chunk_bytes: u16,
-    /// Chunks of the job.
-    pub chunks: u32,
-    /// Chunks that a rank sends before it is the next one's turn; `chunks` is fully asynchronous.
-    pub window: u32,
-    /// Entries of the rings, the fill ring's included: packets in a burst are as many over world.
-    pub ring: u32,
-    /// Rounds that are timed, after two that are not.
-    pub rounds: u32,
-}
-
 /// A box of one core, and its workers.
-struct Bench {
+pub struct Bench {
     setup: Setup,
+    arrivals: Arc<[(u32, u8)]>,
+    round: u32,
+    times: Vec<Duration>,
     core: Core,
     port: MemPort,
     wire: MemWire,
@@ -58,6 +46,12 @@ struct Bench {
     expected: Vec<u8>,
     verified: u64,
 }
+
+/// Packets between two looks of the wire at most.
+const MAX_BURST: usize = 8192;
+
+/// QUERYs of one sample.
+const QUERIES: u32 = 64;
 
 /// What was found.
 #[derive(Clone, Copy, Debug)]
@@ -70,23 +64,21 @@ pub struct Outcome {
     pub verified: u64,
 }
 
-/// Runs the core through all rounds.
+/// Runs the core through `rounds` rounds, after two that are not timed.
 ///
 /// # Panics
 /// Where there is no memory, a packet is lost, or a result is wrong.
 #[must_use]
-pub fn measure(setup: Setup) -> Outcome {
+pub fn measure(setup: Setup, rounds: u32) -> Outcome {
     let mut bench = Bench::new(setup);
-    let arrivals: Vec<(u32, u8)> = arrivals(setup).collect();
-    let burst = (setup.ring as usize / setup.world).max(1);
-    let bursts = arrivals.chunks(burst);
-    let mut times = vec![Vec::with_capacity(setup.rounds as usize); bursts.len()];
-    for round in 0..setup.rounds + 2 {
-        for (burst, times) in bursts.clone().zip(&mut times) {
-            let ns = bench.burst(round, burst);
-            if round >= 2 {
-                times.push(ns);
-            }
+    let mut times: Vec<Vec<f64>> = Vec::new();
+    for _ in 0..2 {
+        bench.round();
+    }
+    for _ in 0..rounds {
+        times.resize_with(bench.round().len(), Vec::new);
+        for (times, time) in times.iter_mut().zip(&bench.times) {
+            times.push(time.as_nanos() as f64);
         }
     }
     bench.finish();
@@ -96,12 +88,23 @@ pub fn measure(setup: Setup) -> Outcome {
     for times in &mut times {
         round += Spread::of(times);
     }
-    let ns_per_packet = round.scaled(1.0 / arrivals.len() as f64);
-    Outcome {
-        ns_per_packet,
-        gbps: f64::from(setup.chunk_bytes) * 8.0 / ns_per_packet.median,
-        verified: bench.verified,
-    }
+    let ns_per_packet = round.scaled(1.0 / bench.arrivals.len() as f64);
+    let gbps = f64::from(setup.chunk_bytes) * 8.0 / ns_per_packet.median;
+    Outcome { ns_per_packet, gbps, verified: bench.verified }
+}
+
+/// Nanoseconds of one QUERY and its STATUS of 512 slots.
+///
+/// # Panics
+/// Where there is no memory, or a STATUS is wrong.
+#[must_use]
+pub fn measure_status(samples: usize) -> Spread {
+    let setup = Setup::new(4, DType::F32, 1408, WorkingSet::L3, Order::Async);
+    let mut bench = Bench::new(setup);
+    bench.round();
+    let mut times: Vec<f64> =
+        (0..samples).map(|_| bench.queries().as_nanos() as f64 / f64::from(QUERIES)).collect();
+    Spread::of(&mut times)
 }
 
 /// Chunk and rank of each packet of a round.
@@ -113,7 +116,12 @@ fn arrivals(s: Setup) -> impl Iterator<Item = (u32, u8)> {
 }
 
 impl Bench {
-    fn new(setup: Setup) -> Self {
+    /// A box with its job.
+    ///
+    /// # Panics
+    /// Where there is no memory.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
         let Setup { world, dtype, chunk_bytes, chunks, ring, .. } = setup;
         let elements = u64::from(chunks) * u64::from(chunk_bytes) / dtype.size() as u64;
         let layout = Layout::new(dtype, [elements], chunk_bytes, 1).expect("layout");
@@ -136,44 +144,108 @@ impl Bench {
         let mut expected = vec![0; usize::from(chunk_bytes)];
         let inputs: Vec<&[u8]> = sampled.iter().map(Vec::as_slice).collect();
         sum::reference(dtype, Op::Sum, &inputs, &mut expected);
-        let mut bench = Self { setup, core, port, wire, heads, sampled, expected, verified: 0 };
+        let mut bench = Self {
+            setup,
+            arrivals: arrivals(setup).collect(),
+            round: 0,
+            times: Vec::new(),
+            core,
+            port,
+            wire,
+            heads,
+            sampled,
+            expected,
+            verified: 0,
+        };
         // Takes the job in and fills the fill ring.
         bench.core.step(&mut bench.port, 0);
         bench
     }
 
-    /// Sends, serves and takes a burst. Returns the nanoseconds of serving.
-    fn burst(&mut self, round: u32, burst: &[(u32, u8)]) -> f64 {
-        for &(chunk, rank) in burst {
-            let head = &self.heads[usize::from(rank)];
-            let body = chunk.is_multiple_of(SAMPLE).then_some(&self.sampled[usize::from(rank)]);
-            let len = HEAD + usize::from(self.setup.chunk_bytes);
-            let sent = self.wire.send(|room| {
-                room[..HEAD].copy_from_slice(head);
-                if let Ok((h, payload)) = Header::mut_from_prefix(&mut room[SHORTEST..]) {
-                    h.round = round.into();
-                    h.chunk = chunk.into();
-                    if let Some(body) = body {
-                        payload[..body.len()].copy_from_slice(body);
-                    }
-                }
-                len
-            });
-            assert!(sent, "the wire has no frame");
+    /// Packets of a round.
+    #[must_use]
+    pub fn packets(&self) -> usize {
+        self.arrivals.len()
+    }
+
+    /// Runs one round, and returns how long each of its bursts took the core.
+    ///
+    /// # Panics
+    /// Where a packet is lost or a result is wrong.
+    pub fn round(&mut self) -> &[Duration] {
+        let arrivals = self.arrivals.clone();
+        let burst = (self.setup.ring as usize / self.setup.world).clamp(1, MAX_BURST);
+        self.times.clear();
+        for burst in arrivals.chunks(burst) {
+            for &(chunk, rank) in burst {
+                self.send(Kind::Push, chunk, rank);
+            }
+            let time = self.serve(burst.len());
+            self.times.push(time);
+            while self.take().is_some() {}
         }
+        self.round += 1;
+        &self.times
+    }
+
+    /// Puts one packet on the wire.
+    fn send(&mut self, kind: Kind, chunk: u32, rank: u8) {
+        let head = &self.heads[usize::from(rank)];
+        let body = chunk.is_multiple_of(SAMPLE).then_some(&self.sampled[usize::from(rank)]);
+        let (round, len) = (self.round, HEAD + usize::from(self.setup.chunk_bytes));
+        let sent = self.wire.send(|room| {
+            room[..HEAD].copy_from_slice(head);
+            if let Ok((h, payload)) = Header::mut_from_prefix(&mut room[SHORTEST..]) {
+                h.kind = kind as u8;
+                h.round = round.into();
+                h.chunk = chunk.into();
+                if let Some(body) = body {
+                    payload[..body.len()].copy_from_slice(body);
+                }
+            }
+            len
+        });
+        assert!(sent, "the wire has no frame");
+    }
+
+    /// Lets the core serve all packets that are there. Returns how long that took.
+    fn serve(&mut self, packets: usize) -> Duration {
         let mut served = 0;
         let start = Instant::now();
-        while served < burst.len() {
-            served += self.core.step(&mut self.port, round);
+        while served < packets {
+            served += self.core.step(&mut self.port, self.round);
         }
-        let ns = start.elapsed().as_nanos() as f64;
-        while self.take(round).is_some() {}
-        ns
+        start.elapsed()
+    }
+
+    /// Asks for the STATUS of the first 512 chunks, [`QUERIES`] times. Returns how long the core
+    /// took to answer.
+    fn queries(&mut self) -> Duration {
+        for _ in 0..QUERIES {
+            self.send(Kind::Query, 0, 1);
+        }
+        let time = self.serve(QUERIES as usize);
+        let mut answers = 0;
+        while let Some(done) = self.wire.receive(|packet| {
+            let (h, body) = Header::ref_from_prefix(&packet[SHORTEST..]).expect("a header");
+            assert_eq!(h.kind(), Some(Kind::Status));
+            let status = StatusBody::parse(body).expect("a status");
+            assert_eq!(usize::from(status.count.get()), STATUS_CHUNKS);
+            // All chunks are done by the same number of rounds, and none is held.
+            assert_eq!(status.held, [0; STATUS_CHUNKS / 8]);
+            status.done
+        }) {
+            let all = if self.round.is_multiple_of(2) { 0 } else { 0xff };
+            assert_eq!(done, [all; STATUS_CHUNKS / 8]);
+            answers += 1;
+        }
+        assert_eq!(answers, QUERIES);
+        time
     }
 
     /// Takes one answer, and verifies it where it is of the sample.
-    fn take(&mut self, round: u32) -> Option<()> {
-        let expected = &self.expected;
+    fn take(&mut self) -> Option<()> {
+        let (round, expected) = (self.round, &self.expected);
         let of_sample = self.wire.receive(|packet| {
             let (h, body) = Header::ref_from_prefix(&packet[SHORTEST..]).expect("a header");
             assert_eq!((h.kind(), h.round.get()), (Some(Kind::Result), round));
@@ -186,9 +258,11 @@ impl Bench {
     }
 
     /// Checks that nothing was lost or refused.
-    fn finish(&mut self) {
-        let s = &self.setup;
-        let rounds = u64::from(s.rounds) + 2;
+    ///
+    /// # Panics
+    /// Where something was.
+    pub fn finish(&self) {
+        let (s, rounds) = (&self.setup, u64::from(self.round));
         let counters = self.core.counters();
         assert_eq!(counters.get(Counter::Completed), u64::from(s.chunks) * rounds);
         let of_sample = u64::from(s.chunks.div_ceil(SAMPLE)) * s.world as u64;

@@ -38,3 +38,15 @@ impl std::ops::AddAssign for Spread {
         self.high += other.high;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quarters() {
+        let spread = Spread::of(&mut [5.0, 1.0, 4.0, 2.0, 3.0]);
+        assert_eq!(spread, Spread { low: 2.0, median: 3.0, high: 4.0 });
+        assert_eq!(Spread::of(&mut [7.0]).scaled(2.0).high, 14.0);
+    }
+}

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod golden;
+#[cfg(feature = "box")]
 pub mod lab;
 pub mod packets;
 pub mod siege;

@@ -189,20 +189,14 @@ impl JobTable {
     pub(super) fn status(&self, rank: u8, first: usize, count: usize) -> StatusBody {
         let range = &self.slots[first..][..count.min(STATUS_CHUNKS).min(self.slots.len() - first)];
         let mut status = StatusBody::new(range.len() as u16, self.credit);
-        let mut straggler = None;
-        for (eight, (held, done)) in
-            range.chunks(8).zip(status.held.iter_mut().zip(status.done.iter_mut()))
-        {
-            for (bit, slot) in eight.iter().enumerate() {
-                let mine = slot.held >> rank & 1;
-                *held |= (mine as u8) << bit;
-                *done |= (slot.round as u8 & 1) << bit;
-                if mine != 0 && straggler.is_none() {
-                    straggler = Some(self.everyone & !slot.held);
-                }
-            }
+        let (eights, rest) = range.as_chunks::<8>();
+        let bytes = eights.iter().map(|eight| bits(eight, rank)).chain([bits(rest, rank)]);
+        for ((held, done), bits) in status.held.iter_mut().zip(&mut status.done).zip(bytes) {
+            (*held, *done) = bits;
         }
-        let missing = straggler.unwrap_or(0);
+        let first = status.held.iter().position(|&byte| byte != 0);
+        let first = first.map(|i| i * 8 + status.held[i].trailing_zeros() as usize);
+        let missing = first.map_or(0, |first| self.everyone & !range[first].held);
         status.missing = missing.into();
         status.waiting_for = if missing == 0 { NOBODY } else { missing.trailing_zeros() as u8 };
         status
@@ -234,4 +228,13 @@ impl JobTable {
     pub(super) fn chunk(&self, slot: usize) -> u32 {
         slot as u32 * u32::from(self.plan.layout.shards()) + u32::from(self.shard)
     }
+}
+
+/// Of up to eight slots, a bit each: whether `rank`'s part is held, and whether the number of
+/// completed rounds is odd. No branches: the parts that are here are as good as random.
+#[inline]
+fn bits(slots: &[Slot], rank: u8) -> (u8, u8) {
+    slots.iter().enumerate().fold((0, 0), |(held, done), (i, slot)| {
+        (held | ((slot.held >> rank & 1) as u8) << i, done | ((slot.round & 1) as u8) << i)
+    })
 }

@@ -12,6 +12,7 @@
 pub mod answer;
 pub mod core;
 pub mod counters;
+mod due;
 pub mod faults;
 pub mod frame;
 pub mod handle;

@@ -203,22 +203,16 @@ impl Umem {
     /// Asks the CPU to fetch the cache lines of a frame from `start` on, `len` bytes.
     #[inline]
     pub fn prefetch(&self, index: u32, start: usize, len: usize) {
-        if index >= self.count || start + len > self.frame_bytes {
-            return;
-        }
-        let first = self.at(index);
-        for line in (start..start + len).step_by(64) {
-            // SAFETY: the line lies in the frame.
-            prefetch(unsafe { first.add(line) });
-        }
+        // A hint: it does not matter where in memory this is.
+        fetch(self.base.as_ptr().wrapping_add(index as usize * self.frame_bytes + start), len);
     }
 
-    /// Sums the payloads (`len` bytes each) of all `parts`, in their order, into all of them.
+    /// Where the payloads of `parts` start, `len` bytes each, and how many they are.
     ///
     /// # Panics
     /// Where there are more than [`MAX_WORLD`] parts or a payload reaches out of its frame.
     #[inline]
-    pub(super) fn reduce(&self, reduce: &Reduce, parts: &mut [Option<Held>], len: usize) {
+    fn payloads(&self, parts: &[Option<Held>], len: usize) -> ([*mut u8; MAX_WORLD], usize) {
         let mut payloads = [ptr::null_mut(); MAX_WORLD];
         let mut count = 0;
         for part in parts.iter().flatten() {
@@ -228,9 +222,63 @@ impl Umem {
             payloads[count] = unsafe { self.at(place.index()).add(place.payload()) }.as_ptr();
             count += 1;
         }
+        (payloads, count)
+    }
+
+    /// Sums the payloads (`len` bytes each) of all `parts`, in their order, into all of them, and
+    /// meanwhile fetches as much of the `next` ones.
+    ///
+    /// # Panics
+    /// Where there are more than [`MAX_WORLD`] parts or a payload reaches out of its frame.
+    #[inline]
+    pub(super) fn reduce(
+        &self,
+        reduce: &Reduce,
+        parts: &mut [Option<Held>],
+        len: usize,
+        next: &[Option<Held>],
+    ) {
+        let (mut payloads, count) = self.payloads(parts, len);
+        let (upcoming, others) = self.payloads(next, 0);
+        let (payloads, upcoming) = (&mut payloads[..count], &upcoming[..others]);
         // SAFETY: each part is the only value of its frame and is borrowed for us alone, so the
         // payloads are valid, ours to write, and do not overlap.
-        unsafe { reduce.into_all(&payloads[..count], len) };
+        unsafe {
+            // About as many lines at once as the CPU can have on their way.
+            if count <= 4 {
+                reduce_blocks::<512>(reduce, payloads, len, upcoming);
+            } else {
+                reduce_blocks::<256>(reduce, payloads, len, upcoming);
+            }
+        }
+    }
+}
+
+/// Sums `payloads` of `len` bytes into all of them, `BLOCK` bytes at a time, and fetches the same
+/// block of the `upcoming` ones before each, so that fetching and summing overlap.
+///
+/// # Safety
+/// As for [`Reduce::into_all`].
+#[inline]
+unsafe fn reduce_blocks<const BLOCK: usize>(
+    reduce: &Reduce,
+    payloads: &mut [*mut u8],
+    len: usize,
+    upcoming: &[*mut u8],
+) {
+    let mut at = 0;
+    while at < len {
+        let block = BLOCK.min(len - at);
+        for payload in upcoming {
+            fetch(payload.wrapping_add(at), block);
+        }
+        // SAFETY: a part of what the caller vouches for.
+        unsafe { reduce.into_all(payloads, block) };
+        at += block;
+        for payload in &mut *payloads {
+            // SAFETY: at most `len` bytes on, where the payload ends.
+            *payload = unsafe { payload.add(block) };
+        }
     }
 }
 
@@ -257,19 +305,29 @@ fn check(count: u32, frame_bytes: usize) -> Result<(), UmemError> {
     Ok(())
 }
 
-/// Asks the CPU to fetch one cache line; a hint, nothing more.
+/// Asks the CPU to fetch `len` bytes from `start` on, a hint as well.
 #[inline]
-fn prefetch(line: NonNull<u8>) {
+fn fetch(start: *const u8, len: usize) {
+    let mut at = 0;
+    while at < len {
+        prefetch(start.wrapping_add(at));
+        at += 64;
+    }
+}
+
+/// Asks the CPU to fetch one cache line; a hint, nothing more, whatever the address.
+#[inline]
+fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+        _mm_prefetch::<_MM_HINT_T0>(line.cast());
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: a prefetch never faults.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) line.as_ptr(), options(nostack, readonly));
+        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) line, options(nostack, readonly));
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = line;
