@@ -9,7 +9,7 @@ top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/scripts/lib/setup.sh"
 
 # Seconds that each fuzz target runs.
-parser_seconds=15 step_seconds=20
+parser_seconds=10 step_seconds=15
 
 summary=() passed=0 failed=0 skipped=0
 
@@ -175,7 +175,7 @@ run_demo() {
 }
 
 run_demos() {
-  demo --rounds 1
+  demo --rounds 1 --straggler 3
   demo --rounds 1 --model resnet18 --queues 2 --loss 0.05 --duplicate 0.02 --reorder 0.05
   demo --rounds 1 --model resnet18 --mtu 3498 --dtype bf16 --op avg
   demo --rounds 1 --model resnet18 --port udp --workers 2

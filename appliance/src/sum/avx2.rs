@@ -82,6 +82,7 @@ unsafe fn div(a: [__m256d; 2], by: __m256d) -> __m256i {
 
 impl Lanes for Avx2 {
     const LANES: usize = 16;
+    const SPECIALISED: bool = true;
     type F32 = [__m256; 2];
     type Half = __m256i;
     type I32 = [__m256i; 2];

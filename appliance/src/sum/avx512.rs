@@ -83,6 +83,7 @@ unsafe fn div(a: [__m512d; 2], by: __m512d) -> __m512i {
 
 impl Lanes for Avx512 {
     const LANES: usize = 32;
+    const SPECIALISED: bool = true;
     type F32 = [__m512; 2];
     type Half = __m512i;
     type I32 = [__m512i; 2];

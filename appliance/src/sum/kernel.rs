@@ -132,6 +132,9 @@ fn pick_float<S: Lanes, W: Wire>(op: Op, world: usize) -> Kernel {
 }
 
 fn pick_world<S: Lanes, R: Rule>(world: usize) -> Kernel {
+    if !S::SPECIALISED {
+        return S::run::<R, 0>;
+    }
     match world {
         2 => S::run::<R, 2>,
         4 => S::run::<R, 4>,

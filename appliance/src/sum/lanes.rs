@@ -10,6 +10,8 @@ use super::rule::Rule;
 pub(super) trait Lanes: Copy {
     /// Elements in one vector, whatever their size in memory.
     const LANES: usize;
+    /// Whether the usual numbers of ranks get code of their own.
+    const SPECIALISED: bool;
     /// `LANES` binary32 values.
     type F32: Copy;
     /// `LANES` values of 16 bits, ready to be stored.

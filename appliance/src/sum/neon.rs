@@ -20,6 +20,7 @@ macro_rules! simd {
 
 impl Lanes for Neon {
     const LANES: usize = 4;
+    const SPECIALISED: bool = true;
     type F32 = float32x4_t;
     type Half = uint16x4_t;
     type I32 = int32x4_t;

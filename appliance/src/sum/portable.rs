@@ -79,6 +79,8 @@ fn zip<T: Copy, const L: usize>(mut a: [T; L], b: [T; L], f: impl Fn(T, T) -> T)
 
 impl<const L: usize> Lanes for Portable<L> {
     const LANES: usize = L;
+    // By far the most code, for CPUs that no box has: one loop for any number of ranks.
+    const SPECIALISED: bool = false;
     type F32 = [f32; L];
     type Half = [u16; L];
     type I32 = [i32; L];
