@@ -2,13 +2,18 @@
 //! allowed to fall back; which one it got is read back from the kernel.
 #![expect(unsafe_code, reason = "socket options and kicks of AF_XDP")]
 
+mod error;
+
+pub use error::Error;
+
 use super::map::{self, Sizes};
 use crate::dataplane::counters::Counters;
 use crate::dataplane::frame::{HEADROOM, Packet};
 use crate::dataplane::pool::Pool;
 use crate::dataplane::port::{self, Lent, Port};
 use crate::dataplane::ring_set::RingSet;
-use crate::dataplane::umem::{Umem, UmemError};
+use crate::dataplane::umem::Umem;
+use error::{chain, source_of};
 use nix::poll::{PollFd, PollFlags};
 use std::any::Any;
 use std::fmt;
@@ -96,94 +101,6 @@ pub struct Settings {
     pub completion: u32,
     /// Reserved 2 MiB pages for the UMEM.
     pub huge_pages: bool,
-}
-
-/// Why there is no socket.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A number that xsk-rs or the kernel does not take.
-    #[error("queue {queue} of {interface}: {reason}")]
-    Setting {
-        /// Interface asked for.
-        interface: String,
-        /// Queue asked for.
-        queue: u32,
-        /// What is wrong with which number.
-        reason: String,
-    },
-    /// The UMEM cannot be registered.
-    #[error(
-        "cannot make a UMEM of {bytes} bytes for queue {queue} of {interface}: {reason}; \
-         AF_XDP needs CAP_IPC_LOCK or a memlock limit above that, \
-         and data.huge_pages needs {pages} free 2 MiB pages (sysctl vm.nr_hugepages)"
-    )]
-    Umem {
-        /// Interface asked for.
-        interface: String,
-        /// Queue asked for.
-        queue: u32,
-        /// Bytes asked for.
-        bytes: u64,
-        /// Huge pages that would be.
-        pages: u64,
-        /// What the kernel said.
-        reason: String,
-    },
-    /// The memory has impossible numbers.
-    #[error(transparent)]
-    Frames(#[from] UmemError),
-    /// Somebody else has the queue.
-    #[error(
-        "queue {queue} of {interface} is in use by another AF_XDP socket ({waited_ms} ms waited): \
-         stop the other process (ss --xdp -p, or bpftool net, name it)"
-    )]
-    Busy {
-        /// Interface asked for.
-        interface: String,
-        /// Queue asked for.
-        queue: u32,
-        /// How long it was waited for.
-        waited_ms: u128,
-    },
-    /// The driver has no zero-copy, and nothing else was allowed.
-    #[error(
-        "{interface} refuses zero-copy on queue {queue} ({source}): \
-         use a driver that has it, or set data.mode to \"auto\" or \"copy\""
-    )]
-    NoZeroCopy {
-        /// Interface asked for.
-        interface: String,
-        /// Queue asked for.
-        queue: u32,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The bind failed for another reason.
-    #[error(
-        "cannot bind AF_XDP to queue {queue} of {interface}: {source}; \
-         does the interface have that queue (ethtool -l {interface}), \
-         and this process CAP_NET_RAW?"
-    )]
-    Bind {
-        /// Interface asked for.
-        interface: String,
-        /// Queue asked for.
-        queue: u32,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The rings cannot be mapped or the mode cannot be read back.
-    #[error("AF_XDP socket on queue {queue} of {interface}: {what}: {source}")]
-    Socket {
-        /// Interface asked for.
-        interface: String,
-        /// Queue asked for.
-        queue: u32,
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
 }
 
 /// xsk-rs's halves of the socket. Dropping them closes it.
@@ -460,23 +377,6 @@ fn bind_once(
             }
             _ => return Err(Error::Bind { interface, queue, source }),
         }
-    }
-}
-
-/// The system's error inside one of xsk-rs's.
-fn source_of(error: &dyn std::error::Error) -> io::Error {
-    error
-        .source()
-        .and_then(|e| e.downcast_ref::<io::Error>())
-        .and_then(io::Error::raw_os_error)
-        .map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }
 
