@@ -1,8 +1,12 @@
 //! Ethernet, at most one VLAN tag, IPv4 or IPv6, and UDP around a Gradbox packet; and the reply
 //! that is made of the received packet by swapping its addresses ("reflect").
 
+mod group;
+
 use crate::HEADER_LEN;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+pub use group::{GROUP_HOPS, group_mac};
 
 /// Bytes of an Ethernet header without a tag (IEEE 802.3).
 pub const ETHERNET_LEN: usize = 14;

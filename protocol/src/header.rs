@@ -51,7 +51,8 @@ impl Flags {
     pub const WANT_STATUS: u8 = 1 << 0;
     /// PUSH: sent before, and not known to have arrived.
     pub const RESENT: u8 = 1 << 1;
-    /// RESULT, STATUS: the packet that this answers came with ECN "congestion experienced".
+    /// RESULT, STATUS: the packet that this answers, or one of them, came with ECN "congestion
+    /// experienced".
     pub const CONGESTION: u8 = 1 << 2;
 }
 
@@ -89,6 +90,10 @@ impl ErrorCode {
     }
 }
 
+/// [`Header::rank`] of a RESULT that is for all ranks of its job at once. Such a RESULT has the
+/// cookie of the job's group, and 0 as its stamp.
+pub const GROUP_RANK: u8 = 0xff;
+
 /// Bytes of an ERROR's body: the code and two reserved bytes, zero.
 pub const ERROR_BODY_LEN: usize = 4;
 
@@ -104,7 +109,7 @@ pub struct Header {
     pub kind: u8,
     /// Job id, given at join.
     pub job: U16,
-    /// Rank of the worker, in both directions.
+    /// Rank of the worker, in both directions; [`GROUP_RANK`] in a RESULT for all.
     pub rank: u8,
     /// [`Flags`]; bits of no meaning are zero when sent, ignored when received.
     pub flags: u8,

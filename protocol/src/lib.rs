@@ -6,6 +6,7 @@
 //! * [`header`]: the 32 bytes that every packet starts with
 //! * [`status`]: the body of STATUS
 //! * [`number`]: data types and operations
+//! * [`reply`]: a RESULT for each rank, or one for all
 //! * [`envelope`]: Ethernet, VLAN, IP and UDP around a packet, and the reply made of it
 //! * [`layout`]: how tensors are cut into chunks and chunks dealt to shards
 //! * [`control`]: the JSON bodies of join, leave and status
@@ -25,6 +26,7 @@ pub mod header;
 #[cfg(feature = "control")]
 pub mod layout;
 pub mod number;
+pub mod reply;
 #[cfg(feature = "wire")]
 pub mod status;
 pub mod verdict;
@@ -32,6 +34,7 @@ pub mod verdict;
 #[cfg(feature = "wire")]
 pub use header::{ErrorCode, Flags, Header, Kind};
 pub use number::{DType, Op};
+pub use reply::Reply;
 
 /// First two bytes of every packet, `"GB"` in memory order.
 pub const MAGIC: u16 = u16::from_le_bytes(*b"GB");

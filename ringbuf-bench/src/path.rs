@@ -129,7 +129,7 @@ impl Bench {
         let members = (0..world)
             .map(|r| Member { source: Endpoint::from(source(r)), cookie: 7 + r as u32 })
             .collect();
-        let plan = Arc::new(JobPlan { id: 1, dtype, op: Op::Sum, layout, members });
+        let plan = Arc::new(JobPlan { id: 1, dtype, op: Op::Sum, layout, members, group: None });
         let frame_bytes = if usize::from(chunk_bytes) + HEAD > 1700 { 4096 } else { 2048 };
         let frames = chunks * (world as u32 + 1) + 2 * ring;
         let (port, wire, pool) = mem::pair(frames, frame_bytes, ring).expect("memory");

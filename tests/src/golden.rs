@@ -73,6 +73,7 @@ pub fn plan(v6: bool) -> Arc<JobPlan> {
         op: Op::Sum,
         layout: Layout::new(DType::F32, [20, 3], 64, 2).expect("a layout"),
         members: vec![member(16, 0x1122_3344), member(17, 0x5566_7788)],
+        group: None,
     })
 }
 

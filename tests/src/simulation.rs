@@ -2,18 +2,23 @@
 //! scheduler. The workers here are as simple as a worker can be; they are a second reading of the
 //! protocol, not the client library.
 
-use crate::packets::{Sender, header, open};
+mod network;
+
+use crate::packets::{Sender, header};
 use gradbox::dataplane::core::Core;
 use gradbox::dataplane::counters::{Counter, FrameCounts};
 use gradbox::dataplane::handle::{Command, CoreHandle, Event};
 use gradbox::dataplane::job::JobTable;
 use gradbox::dataplane::mem::{self, MemPort, MemWire};
-use gradbox::dataplane::plan::{JobPlan, Member};
+use gradbox::dataplane::plan::{Group, JobPlan, Member};
 use gradbox::dataplane::steer::Steering;
 use gradbox::sum;
+use gradbox_protocol::header::GROUP_RANK;
 use gradbox_protocol::layout::Layout;
 use gradbox_protocol::{DType, Flags, Kind, Op};
+pub use network::{Network, run};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// SplitMix64: every decision of a run follows from its seed.
@@ -192,8 +197,34 @@ impl SimJob {
                 cookie: 0x1000_0000 + u32::from(id) * 256 + r as u32,
             })
             .collect();
-        let plan = Arc::new(JobPlan { id, dtype, op, layout, members });
+        let plan = Arc::new(JobPlan { id, dtype, op, layout, members, group: None });
         Self { plan, senders, elements, seed }
+    }
+
+    /// The same job with a multicast group for its results, all ranks over IPv6 or over IPv4.
+    ///
+    /// # Panics
+    /// Never: the addresses are well-formed.
+    #[must_use]
+    pub fn with_group(mut self, v6: bool) -> Self {
+        let id = self.plan.id;
+        let to =
+            if v6 { format!("[ff15::4742:{id:x}]:9200") } else { format!("239.71.66.{id}:9200") };
+        let to: SocketAddr = to.parse().expect("well-formed");
+        let mut plan = JobPlan::clone(&self.plan);
+        plan.group = Some(Group { to: to.into(), cookie: 0x2000_0000 + u32::from(id) });
+        for (r, (sender, member)) in (0..).zip(self.senders.iter_mut().zip(&mut plan.members)) {
+            *sender = Sender::new(r, v6, sender.link.vlan.is_some());
+            member.source = sender.from.into();
+        }
+        self.plan = Arc::new(plan);
+        self
+    }
+
+    /// Where the results for all ranks go, where there is such a place.
+    #[must_use]
+    pub fn group(&self) -> Option<SocketAddr> {
+        self.plan.group.map(|g| g.to.into())
     }
 
     /// The bytes that `rank` contributes to `tensor` in `round`: any bits at all, so special
@@ -309,7 +340,14 @@ impl SimWorker {
     /// # Panics
     /// Where the packet is not one that an honest worker can get.
     pub fn receive(&mut self, header: &gradbox_protocol::Header, body: &[u8]) {
-        assert_eq!(header.rank, self.rank);
+        let own = self.job.plan.members[usize::from(self.rank)].cookie;
+        if header.rank == GROUP_RANK {
+            let group = self.job.plan.group.expect("a group, since it got a result for all");
+            assert_eq!((header.kind(), header.stamp.get()), (Some(Kind::Result), 0));
+            assert_eq!(header.cookie.get(), group.cookie);
+        } else {
+            assert_eq!((header.rank, header.cookie.get()), (self.rank, own));
+        }
         match header.kind() {
             Some(Kind::Result) => {
                 let chunk = header.chunk.get();
@@ -352,95 +390,7 @@ impl SimWorker {
 
     /// The address that its packets come from.
     #[must_use]
-    pub fn address(&self) -> std::net::SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.job.senders[usize::from(self.rank)].from
     }
-}
-
-/// What the network does to packets.
-#[derive(Clone, Copy, Debug)]
-pub struct Network {
-    /// Packets lost, in percent.
-    pub loss: u8,
-    /// Packets that come twice, in percent.
-    pub duplicate: u8,
-    /// Packets that are late by up to [`Network::delay`] turns, in percent.
-    pub late: u8,
-    /// Turns of delay at most.
-    pub delay: u8,
-    /// Packets that come to another queue than their port's, in percent.
-    pub misdirect: u8,
-}
-
-impl Network {
-    /// Nothing at all.
-    pub const PERFECT: Self = Self { loss: 0, duplicate: 0, late: 0, delay: 0, misdirect: 0 };
-}
-
-/// Runs `workers` on `the_box` until all have finished. Returns the number of turns.
-///
-/// # Panics
-/// Where it does not end within `turns`, or a packet goes astray.
-pub fn run(
-    the_box: &mut SimBox,
-    workers: &mut [SimWorker],
-    speeds: &[u8],
-    network: Network,
-    dice: &mut Dice,
-    turns: u32,
-) -> u32 {
-    let mut to_box: BTreeMap<u32, Vec<(usize, Vec<u8>)>> = BTreeMap::new();
-    let mut to_workers: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
-    let queues = the_box.cores.len();
-    for turn in 0..turns {
-        if workers.iter().all(SimWorker::finished) {
-            return turn;
-        }
-        for (worker, &speed) in workers.iter().zip(speeds.iter().cycle()) {
-            for _ in 0..dice.below(u64::from(speed) + 1) {
-                let Some((shard, packet)) = worker.send(dice) else { break };
-                let mut queue = usize::from(shard);
-                if dice.percent(network.misdirect) {
-                    queue = dice.below(queues as u64) as usize;
-                }
-                for when in fates(network, dice, turn) {
-                    to_box.entry(when).or_default().push((queue, packet.clone()));
-                }
-            }
-        }
-        for (queue, packet) in to_box.remove(&turn).unwrap_or_default() {
-            // No frame or no room: lost, like on a wire.
-            the_box.send(queue, &packet);
-        }
-        the_box.step();
-        for packet in the_box.receive() {
-            for when in fates(network, dice, turn) {
-                to_workers.entry(when).or_default().push(packet.clone());
-            }
-        }
-        for packet in to_workers.remove(&turn).unwrap_or_default() {
-            let (to, header, body) = open(&packet).expect("a packet of the protocol");
-            let job = header.job.get();
-            workers
-                .iter_mut()
-                .find(|w| w.job.plan.id == job && w.address() == to)
-                .expect("a packet for one of the workers")
-                .receive(&header, &body);
-        }
-    }
-    panic!("not finished after {turns} turns");
-}
-
-/// The turns in which a packet sent in `turn` arrives.
-fn fates(network: Network, dice: &mut Dice, turn: u32) -> Vec<u32> {
-    if dice.percent(network.loss) {
-        return Vec::new();
-    }
-    let copies = if dice.percent(network.duplicate) { 2 } else { 1 };
-    (0..copies)
-        .map(|_| {
-            let late = dice.percent(network.late);
-            turn + if late { dice.below(u64::from(network.delay) + 1) as u32 } else { 0 }
-        })
-        .collect()
 }

@@ -28,15 +28,28 @@ fn packets(job: &SimJob, world: u8, round: u32) -> Vec<Vec<u8>> {
     packets
 }
 
+const WORLD: u8 = 4;
+
+fn job() -> SimJob {
+    SimJob::new((1, 7), (DType::F32, Op::Sum), WORLD, vec![20_000], (1408, 1), true)
+}
+
 #[test]
 fn a_step_allocates_nothing() {
-    const WORLD: u8 = 4;
-    let job = SimJob::new((1, 7), (DType::F32, Op::Sum), WORLD, vec![20_000], (1408, 1), true);
+    check(&job());
+}
+
+#[test]
+fn a_step_of_a_job_with_a_group_allocates_nothing() {
+    check(&job().with_group(false));
+}
+
+fn check(job: &SimJob) {
     let mut the_box = SimBox::new(1, 4096, 2048, 512);
     the_box.add(&job.plan);
     let mut measured = 0;
     for round in 0..3 {
-        for packet in packets(&job, WORLD, round) {
+        for packet in packets(job, WORLD, round) {
             assert!(the_box.send(0, &packet), "room on the wire");
             let c = &mut the_box.cores[0];
             let allocated = allocation_counter::measure(|| {

@@ -15,6 +15,8 @@ struct Schedule {
     shards: u16,
     rounds: u32,
     mixed: bool,
+    /// One result for all ranks, over IPv6 or not.
+    group: Option<bool>,
     network: Network,
     speeds: Vec<u8>,
 }
@@ -41,12 +43,19 @@ fn schedule() -> impl Strategy<Value = Schedule> {
         (1u8..9, proptest::collection::vec(0u64..400, 1..5), 1u16..4, 1u32..4, any::<bool>()),
         network(),
         proptest::collection::vec(1u8..12, 1..5),
+        any::<Option<bool>>(),
     )
         .prop_filter("something to do", |((..), (_, elements, ..), ..)| {
             elements.iter().any(|&e| e > 0)
         })
         .prop_map(
-            |((seed, dtype, op), (world, elements, shards, rounds, mixed), network, speeds)| {
+            |(
+                (seed, dtype, op),
+                (world, elements, shards, rounds, mixed),
+                network,
+                speeds,
+                group,
+            )| {
                 Schedule {
                     seed,
                     dtype,
@@ -56,6 +65,7 @@ fn schedule() -> impl Strategy<Value = Schedule> {
                     shards,
                     rounds,
                     mixed,
+                    group,
                     network,
                     speeds,
                 }
@@ -73,6 +83,10 @@ fn check(s: &Schedule) {
         (128, s.shards),
         s.mixed,
     );
+    let job = match s.group {
+        Some(v6) => job.with_group(v6),
+        None => job,
+    };
     // Frames for the job at its fullest, the fill ring, and what is on its way out.
     let need = (0..s.shards).map(|shard| job.plan.frames_needed(shard)).max().unwrap_or(0);
     let mut the_box = SimBox::new(s.shards, need as u32 + 64 + 64, 2048, 64);

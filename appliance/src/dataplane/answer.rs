@@ -1,8 +1,9 @@
 //! Answers, made in the frame of the packet that they answer: the envelope is turned round, the
 //! header changes its kind, and the body is written behind it.
 
+use super::plan::Group;
 use gradbox_protocol::envelope::Envelope;
-use gradbox_protocol::header::ERROR_BODY_LEN;
+use gradbox_protocol::header::{ERROR_BODY_LEN, GROUP_RANK};
 use gradbox_protocol::status::StatusBody;
 use gradbox_protocol::{ErrorCode, Flags, HEADER_LEN, Header, Kind};
 use zerocopy::{FromBytes, IntoBytes};
@@ -37,6 +38,34 @@ pub(super) fn turn(
         header.length = (body_len as u16).into();
     }
     envelope.reply(packet, HEADER_LEN + body_len, body_sum);
+    (at + HEADER_LEN + body_len) as u16
+}
+
+/// Turns `packet`, a PUSH of a job's first rank, into the RESULT for all ranks, whose `body_len`
+/// bytes are there already. `congestion` tells that one of the ranks' PUSHes was marked. Returns
+/// the packet's new length; `body_sum` is as in [`turn`].
+///
+/// # Panics
+/// Where `packet` is shorter than the envelope, the header and the body.
+pub(super) fn group(
+    packet: &mut [u8],
+    envelope: &Envelope,
+    group: &Group,
+    congestion: bool,
+    body_len: usize,
+    body_sum: Option<u16>,
+) -> u16 {
+    let at = envelope.payload();
+    // Round, tensor and chunk are the same for all; the rest is nobody's in particular.
+    if let Ok((header, _)) = Header::mut_from_prefix(&mut packet[at..]) {
+        header.kind = Kind::Result as u8;
+        header.rank = GROUP_RANK;
+        header.flags = if congestion { Flags::CONGESTION } else { 0 };
+        header.cookie = group.cookie.into();
+        header.length = (body_len as u16).into();
+        header.stamp = 0.into();
+    }
+    envelope.reply_to_group(packet, group.to, HEADER_LEN + body_len, body_sum);
     (at + HEADER_LEN + body_len) as u16
 }
 

@@ -4,6 +4,7 @@
 //! has the parts of the next one on their way from memory while it works.
 
 use super::frame::Held;
+use super::plan::Group;
 use crate::sum::{Isa, Reduce, SumError};
 use gradbox_protocol::{DType, MAX_WORLD, Op};
 
@@ -14,6 +15,8 @@ pub(super) struct Due {
     pub(super) reduce: Reduce,
     /// Bytes of each part.
     pub(super) len: u16,
+    /// Where one RESULT for all goes, if not one to each.
+    pub(super) group: Option<Group>,
     world: u8,
     parts: [Option<Held>; MAX_WORLD],
 }
@@ -55,18 +58,26 @@ impl DueSums {
     /// Nothing is due.
     pub(super) fn new() -> Result<Self, SumError> {
         let reduce = Reduce::select(Isa::Portable, DType::F32, Op::Sum, 1)?;
-        let none = || Due { reduce, len: 0, world: 0, parts: [const { None }; MAX_WORLD] };
+        let parts = || [const { None }; MAX_WORLD];
+        let none = || Due { reduce, len: 0, group: None, world: 0, parts: parts() };
         Ok(Self { sums: [none(), none()], waiting: 0 })
     }
 
     /// Takes the parts out of a slot. Their sum waits now; the one that did is to be made.
     #[inline]
-    pub(super) fn add(&mut self, reduce: Reduce, len: u16, parts: &mut [Option<Held>]) -> &Due {
+    pub(super) fn add(
+        &mut self,
+        reduce: Reduce,
+        group: Option<Group>,
+        len: u16,
+        parts: &mut [Option<Held>],
+    ) -> &Due {
         self.waiting ^= 1;
         let due = &mut self.sums[self.waiting];
         debug_assert!(due.world == 0);
         due.reduce = reduce;
         due.len = len;
+        due.group = group;
         due.world = parts.len() as u8;
         for (to, from) in due.parts.iter_mut().zip(parts) {
             *to = from.take();

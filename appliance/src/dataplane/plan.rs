@@ -17,6 +17,15 @@ pub struct Member {
     pub cookie: u32,
 }
 
+/// The multicast group that a job's results go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Multicast address and UDP port.
+    pub to: Endpoint,
+    /// The secret that they carry, which is no rank's.
+    pub cookie: u32,
+}
+
 /// One generation of a job: immutable, shared by all cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobPlan {
@@ -30,6 +39,9 @@ pub struct JobPlan {
     pub layout: Layout,
     /// The ranks, in order; at most [`gradbox_protocol::MAX_WORLD`].
     pub members: Vec<Member>,
+    /// Where one RESULT for all ranks goes, of the address family of every member; `None` where
+    /// each rank gets its own.
+    pub group: Option<Group>,
 }
 
 impl JobPlan {

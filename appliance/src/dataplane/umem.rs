@@ -231,7 +231,33 @@ impl Umem {
     /// # Panics
     /// Where there are more than [`MAX_WORLD`] parts or a payload reaches out of its frame.
     #[inline]
-    pub(super) fn reduce(
+    pub(super) fn reduce_into_all(
+        &self,
+        reduce: &Reduce,
+        parts: &mut [Option<Held>],
+        len: usize,
+        next: &[Option<Held>],
+    ) {
+        self.reduce::<true>(reduce, parts, len, next);
+    }
+
+    /// As [`Umem::reduce_into_all`], but into the first payload only.
+    ///
+    /// # Panics
+    /// As [`Umem::reduce_into_all`].
+    #[inline]
+    pub(super) fn reduce_into_first(
+        &self,
+        reduce: &Reduce,
+        parts: &mut [Option<Held>],
+        len: usize,
+        next: &[Option<Held>],
+    ) {
+        self.reduce::<false>(reduce, parts, len, next);
+    }
+
+    #[inline]
+    fn reduce<const TO_ALL: bool>(
         &self,
         reduce: &Reduce,
         parts: &mut [Option<Held>],
@@ -246,21 +272,21 @@ impl Umem {
         unsafe {
             // About as many lines at once as the CPU can have on their way.
             if count <= 4 {
-                reduce_blocks::<512>(reduce, payloads, len, upcoming);
+                reduce_blocks::<512, TO_ALL>(reduce, payloads, len, upcoming);
             } else {
-                reduce_blocks::<256>(reduce, payloads, len, upcoming);
+                reduce_blocks::<256, TO_ALL>(reduce, payloads, len, upcoming);
             }
         }
     }
 }
 
-/// Sums `payloads` of `len` bytes into all of them, `BLOCK` bytes at a time, and fetches the same
+/// Sums `payloads` of `len` bytes into all of them or the first, `BLOCK` bytes at a time, and fetches the same
 /// block of the `upcoming` ones before each, so that fetching and summing overlap.
 ///
 /// # Safety
 /// As for [`Reduce::into_all`].
 #[inline]
-unsafe fn reduce_blocks<const BLOCK: usize>(
+unsafe fn reduce_blocks<const BLOCK: usize, const TO_ALL: bool>(
     reduce: &Reduce,
     payloads: &mut [*mut u8],
     len: usize,
@@ -273,7 +299,13 @@ unsafe fn reduce_blocks<const BLOCK: usize>(
             fetch(payload.wrapping_add(at), block);
         }
         // SAFETY: a part of what the caller vouches for.
-        unsafe { reduce.into_all(payloads, block) };
+        unsafe {
+            if TO_ALL {
+                reduce.into_all(payloads, block);
+            } else {
+                reduce.into_first(payloads, block);
+            }
+        }
         at += block;
         for payload in &mut *payloads {
             // SAFETY: at most `len` bytes on, where the payload ends.

@@ -106,6 +106,47 @@ proptest! {
     }
 
     #[test]
+    fn a_reply_to_a_group_comes_from_the_box_with_valid_sums(
+        v6: bool,
+        vlan in proptest::option::of(1u16..4095),
+        body in proptest::collection::vec(any::<u8>(), 32..200),
+        ce: bool,
+        full: bool,
+    ) {
+        let (mut bytes, e) = packet(v6, vlan, &body);
+        let ip = usize::from(e.ip);
+        if ce {
+            e.mark_congestion(&mut bytes);
+        }
+        let asked = bytes.clone();
+        let group: SocketAddr =
+            if v6 { "[ff15::4742:107]:9102" } else { "239.199.66.7:9102" }.parse().unwrap();
+        let sum = full.then(|| ones_complement_sum(&body[HEADER_LEN..]));
+        e.reply_to_group(&mut bytes, group.into(), body.len(), sum);
+        prop_assert_eq!(bytes.len(), asked.len());
+        let back = Envelope::parse(&bytes);
+        prop_assert_eq!(back, Some(e));
+        prop_assert_eq!(e.source(&bytes), Endpoint::from(ends(v6).1));
+        prop_assert_eq!(e.destination(&bytes), Endpoint::from(group));
+        let mac: [u8; 6] =
+            if v6 { [0x33, 0x33, 0x47, 0x42, 1, 7] } else { [1, 0, 0x5e, 0x47, 66, 7] };
+        prop_assert_eq!(&bytes[..6], &mac[..]);
+        prop_assert_eq!(&bytes[6..12], &LINK.destination[..]);
+        prop_assert_eq!(&bytes[12..ip], &asked[12..ip], "tag and type");
+        prop_assert_eq!(&bytes[e.payload()..], &body[..]);
+        prop_assert!(!e.congestion(&bytes));
+        if !v6 {
+            prop_assert_eq!(ones_complement_sum(&bytes[ip..ip + 20]), 0xffff);
+        }
+        prop_assert_eq!(bytes[ip + if v6 { 7 } else { 8 }], GROUP_HOPS);
+        let check = be16(&bytes, e.payload() - 2);
+        if v6 || full {
+            prop_assert_eq!(udp_sum(&bytes, &e), 0xffff);
+        }
+        prop_assert_eq!(check != 0, v6 || full);
+    }
+
+    #[test]
     fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
         if let Some(e) = Envelope::parse(&bytes) {
             prop_assert!(e.payload() + e.len() <= bytes.len());

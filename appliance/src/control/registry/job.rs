@@ -134,6 +134,7 @@ impl Running {
             op: forming.spec.op,
             layout: forming.layout,
             members: joiners.iter().map(member).collect(),
+            group: None,
         };
         let seat = |j: Joiner| Seat { instance: j.instance, address: j.address, left: false };
         Self {

@@ -5,6 +5,7 @@ use crate::dataplane::answer;
 use crate::dataplane::counters::Counter;
 use crate::dataplane::frame::Packet;
 use crate::dataplane::job::Arrival;
+use crate::dataplane::plan::Group;
 use crate::dataplane::umem::Umem;
 use gradbox_protocol::envelope::ones_complement_sum;
 use gradbox_protocol::{ErrorCode, Flags, HEADER_LEN, Kind, STATUS_CHUNKS};
@@ -91,7 +92,8 @@ impl Core {
     #[inline]
     fn complete(&mut self, umem: &Umem, job: u16, slot: usize, len: u16) {
         let Some(Some(table)) = self.jobs.get_mut(usize::from(job)) else { return };
-        let due = self.due.add(*table.reduce(), len, table.parts_mut(slot));
+        let group = table.plan().group;
+        let due = self.due.add(*table.reduce(), group, len, table.parts_mut(slot));
         for part in due.parts().iter().flatten() {
             fetch_header(umem, part.place().index(), part.place().start());
         }
@@ -114,14 +116,18 @@ impl Core {
     }
 
     /// Makes the sum whose turn it is, if there is one: one pass over the parts in rank order, and
-    /// the frames go back to where they came from with the result in each.
+    /// the frames go back to where they came from with the result in each, or the first of them to
+    /// all.
     fn reflect(&mut self, umem: &Umem) {
         let (due, next) = self.due.both();
         if due.is_none() {
             return;
         }
+        if let Some(group) = due.group {
+            return self.multicast(umem, group);
+        }
         let (reduce, len) = (due.reduce, due.len);
-        umem.reduce(&reduce, due.parts_mut(), usize::from(len), next.parts());
+        umem.reduce_into_all(&reduce, due.parts_mut(), usize::from(len), next.parts());
         let mut body_sum = None;
         for part in due.parts_mut().iter_mut().filter_map(Option::take) {
             let place = part.place();
@@ -140,6 +146,37 @@ impl Core {
             self.outbox.push(Packet { frame, start: place.start() as u16, len });
         }
         due.done();
+    }
+
+    /// The same for a job that has a group: the sum goes into the first frame alone, which goes to
+    /// the group; the others are free at once.
+    #[inline(never)]
+    fn multicast(&mut self, umem: &Umem, group: Group) {
+        let (due, next) = self.due.both();
+        let (reduce, len) = (due.reduce, due.len);
+        umem.reduce_into_first(&reduce, due.parts_mut(), usize::from(len), next.parts());
+        let mut first = None;
+        let mut congestion = false;
+        for part in due.parts_mut().iter_mut().filter_map(Option::take) {
+            let place = part.place();
+            let frame = self.pool.unhold(part);
+            let envelope = place.envelope(HEADER_LEN as u16 + len);
+            congestion |= envelope.congestion(&umem.bytes(&frame)[place.start()..]);
+            match first {
+                None => first = Some((frame, place, envelope)),
+                Some(_) => self.pool.give(frame),
+            }
+        }
+        due.done();
+        let Some((mut frame, place, envelope)) = first else { return };
+        let bytes = &mut umem.bytes_mut(&mut frame)[place.start()..];
+        let at = envelope.payload() + HEADER_LEN;
+        let body = at..at + usize::from(len);
+        let sum = self.full_checksum.then(|| ones_complement_sum(&bytes[body]));
+        let len = answer::group(bytes, &envelope, &group, congestion, usize::from(len), sum);
+        self.counters.add(Counter::TxBytes, u64::from(len));
+        self.counters.bump(Counter::TxPackets);
+        self.outbox.push(Packet { frame, start: place.start() as u16, len });
     }
 
     /// A PUSH of a finished round: the result goes back in that very frame.
