@@ -1,9 +1,10 @@
 //! The golden packets of `tests/data/packets`, whose README says what the lines mean.
 
 use crate::simulation::SimBox;
-use gradbox::dataplane::plan::{JobPlan, Member};
+use gradbox::dataplane::plan::{Group, JobPlan, Member};
 use gradbox_protocol::layout::Layout;
 use gradbox_protocol::{DType, Op};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -63,8 +64,7 @@ pub const ENVELOPES: [(&str, usize, usize); 4] =
 pub fn plan(v6: bool) -> Arc<JobPlan> {
     let member = |host: u8, cookie| {
         let (v4, six) = (format!("10.0.0.{host}:40000"), format!("[fd00::{host:x}]:40000"));
-        let source: std::net::SocketAddr =
-            if v6 { six } else { v4 }.parse().expect("well-formed address");
+        let source: SocketAddr = if v6 { six } else { v4 }.parse().expect("well-formed address");
         Member { source: source.into(), cookie }
     };
     Arc::new(JobPlan {
@@ -77,10 +77,32 @@ pub fn plan(v6: bool) -> Arc<JobPlan> {
     })
 }
 
+/// The conversations with a group, in the form of [`ENVELOPES`].
+pub const GROUPS: [(&str, usize, usize); 2] =
+    [("ipv4-multicast.hex", 0, 20), ("ipv6-vlan-multicast.hex", 4, 40)];
+
 /// A box of two shards with that job.
 #[must_use]
 pub fn the_box(v6: bool) -> SimBox {
+    with(&plan(v6))
+}
+
+/// The same, where the job's results go to a multicast group.
+///
+/// # Panics
+/// Never: the addresses are well-formed.
+#[must_use]
+pub fn the_box_with_group(v6: bool) -> SimBox {
+    let to: SocketAddr = if v6 { "[ff15::8047:4207]:9102" } else { "239.255.71.7:9102" }
+        .parse()
+        .expect("well-formed address");
+    let mut plan = JobPlan::clone(&plan(v6));
+    plan.group = Some(Group { to: to.into(), cookie: 0x99aa_bbcc });
+    with(&Arc::new(plan))
+}
+
+fn with(plan: &Arc<JobPlan>) -> SimBox {
     let mut the_box = SimBox::new(2, 256, 2048, 64);
-    the_box.add(&plan(v6));
+    the_box.add(plan);
     the_box
 }

@@ -4,7 +4,7 @@ use gradbox::dataplane::counters::Counter;
 use gradbox_protocol::envelope::Envelope;
 use gradbox_protocol::status::StatusBody;
 use gradbox_protocol::{DType, Flags, Header, Kind, Op};
-use gradbox_tests::golden::{ENVELOPES, Exchange, read, the_box};
+use gradbox_tests::golden::{ENVELOPES, Exchange, GROUPS, read, the_box, the_box_with_group};
 use gradbox_tests::packets::open;
 use gradbox_tests::simulation::{SimBox, SimJob};
 use std::collections::BTreeSet;
@@ -46,14 +46,25 @@ fn play(the_box: &mut SimBox, exchange: &Exchange, queue: usize) {
 #[test]
 fn the_box_answers_every_golden_packet_byte_by_byte() {
     for (file, tag, ip) in ENVELOPES {
-        let mut the_box = the_box(ip == 40);
-        let exchanges = read(file);
-        assert!(exchanges.len() > 25, "{file}");
-        for exchange in &exchanges {
-            let port = 14 + tag + ip + 2;
-            let port = u16::from_be_bytes([exchange.packet[port], exchange.packet[port + 1]]);
-            play(&mut the_box, exchange, usize::from(port - 9100));
-        }
+        play_all(&mut the_box(ip == 40), (file, tag, ip), 25);
+    }
+}
+
+#[test]
+fn a_result_for_all_is_one_packet_and_all_else_is_for_one() {
+    for (file, tag, ip) in GROUPS {
+        play_all(&mut the_box_with_group(ip == 40), (file, tag, ip), 8);
+    }
+}
+
+/// Plays a whole file of more than `least` packets, each to the queue of its port.
+fn play_all(the_box: &mut SimBox, (file, tag, ip): (&str, usize, usize), least: usize) {
+    let exchanges = read(file);
+    assert!(exchanges.len() > least, "{file}");
+    for exchange in &exchanges {
+        let port = 14 + tag + ip + 2;
+        let port = u16::from_be_bytes([exchange.packet[port], exchange.packet[port + 1]]);
+        play(the_box, exchange, usize::from(port - 9100));
     }
 }
 
@@ -207,15 +218,41 @@ const RESULT: [u8; 90] = [
     0, 0, 0xc0, 0x3f, 0, 0, 0x10, 0x40, 0, 0, 0, 0, 0, 0, 0xd0, 0x42,
 ];
 
+/// What comes to the group instead: rank 0's packet, but for what is marked.
+#[rustfmt::skip]
+const RESULT_FOR_ALL: [u8; 90] = [
+    1, 0, 0x5e, 127, 71, 7,       // RFC 1112: the lower 23 bits of the group
+    2, 0, 0, 0, 0, 1,
+    0x08, 0x00,
+    0x45, 0x2a,
+    0, 76,
+    0x12, 0x34, 0x40, 0,
+    1, 17,                        // one hop
+    0x26, 0x3c,                   // !(452a + 004c + 1234 + 4000 + 0111 + 0a00 + 0001 + efff + 4707)
+    10, 0, 0, 1, 239, 255, 71, 7, // to the group
+    0x23, 0x8d, 0x23, 0x8e,       // 9101 to 9102
+    0, 56,
+    0, 0,
+    b'G', b'B', 1, 2,
+    7, 0, 255, 4,                 // for all ranks; rank 1's packet was marked
+    0xcc, 0xbb, 0xaa, 0x99,       // the group's cookie
+    0, 0, 0, 0,
+    1, 0, 0, 0,
+    0, 0, 16, 0,
+    0, 0, 0, 0, 0, 0, 0, 0,       // no stamp
+    0, 0, 0xc0, 0x3f, 0, 0, 0x10, 0x40, 0, 0, 0, 0, 0, 0, 0xd0, 0x42,
+];
+
 #[test]
-fn two_packets_by_hand() {
+fn packets_by_hand() {
     let exchanges = read("ipv4.hex");
     let pushed = exchanges.iter().find(|e| e.counters == ["pushed"]).unwrap();
     assert_eq!(pushed.packet, PUSH);
     let completed = exchanges.iter().find(|e| e.counters.contains(&"completed".into())).unwrap();
     assert_eq!(completed.answers[0], RESULT);
+    assert_eq!(read("ipv4-multicast.hex")[1].answers[0], RESULT_FOR_ALL);
     // By columns, as RFC 1071 has it: the words of the header with the checksum give all ones.
-    for packet in [PUSH, RESULT] {
+    for packet in [PUSH, RESULT, RESULT_FOR_ALL] {
         let words = packet[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
         let sum: u32 = words.sum();
         assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
@@ -225,7 +262,7 @@ fn two_packets_by_hand() {
 /// IPv6 forbids a UDP checksum of 0, so every answer over it has a full one.
 #[test]
 fn answers_over_ipv6_have_a_valid_udp_checksum() {
-    for (file, tag, _) in ENVELOPES.into_iter().filter(|e| e.2 == 40) {
+    for (file, tag, _) in ENVELOPES.into_iter().chain(GROUPS).filter(|e| e.2 == 40) {
         for answer in read(file).iter().flat_map(|e| &e.answers) {
             let ip = 14 + tag;
             let (addresses, udp) = (&answer[ip + 8..ip + 40], &answer[ip + 40..]);

@@ -12,6 +12,9 @@ PUSH, RESULT, QUERY, STATUS, ERROR, PING, PONG = range(1, 8)
 WANT_STATUS, RESENT, CONGESTION = 1, 2, 4
 UNKNOWN_JOB, WRONG_COOKIE, WRONG_RANK, WRONG_CHUNK, WRONG_LENGTH, WRONG_ROUND = range(1, 7)
 NOBODY = 255
+GROUP_RANK = 0xFF
+GROUP_COOKIE = 0x99AABBCC
+GROUP_PORT = 9102
 
 JOB = 7
 COOKIES = [0x11223344, 0x55667788]
@@ -47,13 +50,23 @@ class Envelope:
     def address(self, host):
         return bytes.fromhex("fd00") + bytes(13) + bytes([host]) if self.v6 else bytes([10, 0, 0, host])
 
-    def wrap(self, datagram, mac, ip, port, hops, ecn, checksum):
-        """`mac`, `ip` and `port` are pairs: source, destination."""
-        link = bytes([2, 0, 0, 0, *mac[1]]) + bytes([2, 0, 0, 0, *mac[0]])
+    def host(self, mac, ip):
+        """MAC and IP address of a host."""
+        return bytes([2, 0, 0, 0, *mac]), self.address(ip)
+
+    def group(self):
+        """MAC and IP address of the job's multicast group."""
+        if self.v6:
+            return bytes.fromhex("333380474207"), bytes.fromhex("ff15 0000 0000 0000 0000 0000 8047 4207")
+        return bytes.fromhex("01005e7f4707"), bytes([239, 255, 71, JOB])
+
+    def wrap(self, datagram, source, destination, port, hops, ecn, checksum):
+        """`source` and `destination` are pairs of MAC and IP address, `port` is one of ports."""
+        link = destination[0] + source[0]
         if self.vlan:
             link += bytes.fromhex("81006007")
         link += bytes.fromhex("86dd" if self.v6 else "0800")
-        ends = self.address(ip[0]) + self.address(ip[1])
+        ends = source[1] + destination[1]
         size = 8 + len(datagram)
         if self.v6:
             # Traffic class 0x28 (AF11) and flow label 0xabcde show that they come back.
@@ -74,13 +87,19 @@ class Envelope:
     def up(self, rank, shard, datagram, ecn=2, source_port=40000):
         """A packet of a worker. Rank 1 is a hop further away."""
         port = (source_port, PORT_BASE + shard)
-        mac, ip = ((1, rank), (0, 1)), (16 + rank, 1)
-        return self.wrap(datagram, mac, ip, port, 64 - rank, ecn, True)
+        worker, box = self.host((1, rank), 16 + rank), self.host((0, 1), 1)
+        return self.wrap(datagram, worker, box, port, 64 - rank, ecn, True)
 
     def down(self, rank, shard, datagram):
         """A packet of the box. It needs no UDP checksum over IPv4."""
         port = (PORT_BASE + shard, 40000)
-        return self.wrap(datagram, ((0, 1), (1, rank)), (1, 16 + rank), port, 64, 2, self.v6)
+        worker, box = self.host((1, rank), 16 + rank), self.host((0, 1), 1)
+        return self.wrap(datagram, box, worker, port, 64, 2, self.v6)
+
+    def down_to_group(self, shard, datagram):
+        """A packet of the box for all ranks. It does not leave the link."""
+        port = (PORT_BASE + shard, GROUP_PORT)
+        return self.wrap(datagram, self.host((0, 1), 1), self.group(), port, 1, 2, self.v6)
 
 
 def gradbox(kind, as_rank, stamp, round=0, chunk=0, tensor=0, flags=0, body=b"", job=JOB, cookie=None):
@@ -131,34 +150,48 @@ FORMAT = [
 ]
 
 
-def exchange(name, words, envelope):
-    file = File([f"A job of two ranks over {words}. See README.md.", *FORMAT])
-    stamp = 0x0102030405060700
+class Conversation(File):
+    """Questions of the workers and answers of the box."""
 
-    def ask(counters, text, kind, rank, shard, ecn=2, source_port=40000, **fields):
-        nonlocal stamp
-        stamp += 1
-        fields = {"as_rank": rank, "stamp": stamp, **fields}
-        data = envelope.up(rank, shard, gradbox(kind, **fields), ecn, source_port)
-        file.packet(">", f"[{counters}] {text}", data)
+    def __init__(self, words, envelope):
+        super().__init__([f"A job of two ranks over {words}. See README.md.", *FORMAT])
+        self.envelope = envelope
+        self.stamp = 0x0102030405060700
+
+    def ask(self, counters, text, kind, rank, shard, ecn=2, source_port=40000, **fields):
+        self.stamp += 1
+        fields = {"as_rank": rank, "stamp": self.stamp, **fields}
+        data = self.envelope.up(rank, shard, gradbox(kind, **fields), ecn, source_port)
+        self.packet(">", f"[{counters}] {text}", data)
         return {k: v for k, v in fields.items() if k not in ("flags", "body")}
 
-    def push(counters, text, rank, chunk, **fields):
+    def push(self, counters, text, rank, chunk, **fields):
         fields = {"tensor": TENSOR_OF[chunk], "body": floats(VALUES[rank][chunk]), **fields}
         shard = fields.pop("shard", chunk % 2)
-        return ask(counters, text, PUSH, rank, shard, chunk=chunk, **fields)
+        return self.ask(counters, text, PUSH, rank, shard, chunk=chunk, **fields)
 
-    def answer(text, kind, rank, shard, question, **fields):
+    def answer(self, text, kind, rank, shard, question, **fields):
         data = gradbox(kind, **{**question, **fields})
-        file.packet("<", text, envelope.down(rank, shard, data))
+        self.packet("<", text, self.envelope.down(rank, shard, data))
 
-    def refusal(question, rank, shard, code, word):
+    def refusal(self, question, rank, shard, code, word):
         body = struct.pack("<HH", code, 0)
-        answer(f"ERROR {code}: {word}", ERROR, rank, shard, question, body=body)
+        self.answer(f"ERROR {code}: {word}", ERROR, rank, shard, question, body=body)
 
-    def result(question, rank, chunk, text, **fields):
+    def result(self, question, rank, chunk, text, **fields):
         body = floats(SUMS[chunk])
-        answer(f"RESULT of {text} to rank {rank}", RESULT, rank, chunk % 2, question, body=body, **fields)
+        self.answer(f"RESULT of {text} to rank {rank}", RESULT, rank, chunk % 2, question, body=body, **fields)
+
+    def result_for_all(self, chunk, round, flags=0):
+        fields = {"tensor": TENSOR_OF[chunk], "body": floats(SUMS[chunk]), "cookie": GROUP_COOKIE}
+        data = gradbox(RESULT, GROUP_RANK, 0, round, chunk, flags=flags, **fields)
+        text = f"RESULT of round {round} of chunk {chunk} to the group"
+        self.packet("<", text, self.envelope.down_to_group(chunk % 2, data))
+
+
+def exchange(name, words, envelope):
+    file = Conversation(words, envelope)
+    ask, push, answer, refusal, result = file.ask, file.push, file.answer, file.refusal, file.result
 
     q = ask("pong", "PING of rank 0", PING, 0, 1)
     answer("PONG", PONG, 0, 1, q)
@@ -225,6 +258,29 @@ def exchange(name, words, envelope):
     file.write(name)
 
 
+def group(name, words, envelope):
+    file = Conversation(f"{words}, with a multicast group", envelope)
+    push, answer, result, result_for_all = file.push, file.answer, file.result, file.result_for_all
+
+    push("pushed", "PUSH of rank 0: round 0 of chunk 1", 0, 1)
+    text = "PUSH of rank 1 for it, with WANT_STATUS, marked 'congestion experienced'"
+    q = push("pushed completed status", text, 1, 1, flags=WANT_STATUS, ecn=3)
+    result_for_all(1, 0, CONGESTION)
+    body = status(1, NOBODY, 0, held=0, done=1)
+    answer("STATUS: round 0 done, to rank 1", STATUS, 1, 1, q, flags=CONGESTION, body=body)
+    q = push("resent", "PUSH of rank 1 again: the RESULT did not come there", 1, 1, flags=RESENT)
+    result(q, 1, 1, "round 0 of chunk 1")
+
+    push("pushed", "PUSH of rank 1: round 1 of chunk 1", 1, 1, round=1)
+    push("pushed completed", "PUSH of rank 0, which is marked", 0, 1, round=1, ecn=3)
+    result_for_all(1, 1, CONGESTION)
+    for chunk in (0, 2):
+        push("pushed", f"PUSH of rank 1: round 0 of chunk {chunk}", 1, chunk)
+        push("pushed completed", f"PUSH of rank 0: round 0 of chunk {chunk}", 0, chunk)
+        result_for_all(chunk, 0)
+    file.write(name)
+
+
 def malformed():
     file = File(["Packets that are no Gradbox packets, and are not answered.", FORMAT[0]])
     v4, v6 = Envelope(False, False), Envelope(True, False)
@@ -271,4 +327,6 @@ exchange("ipv4.hex", "IPv4 without a VLAN tag", Envelope(False, False))
 exchange("ipv4-vlan.hex", "IPv4 with a VLAN tag", Envelope(False, True))
 exchange("ipv6.hex", "IPv6 without a VLAN tag", Envelope(True, False))
 exchange("ipv6-vlan.hex", "IPv6 with a VLAN tag", Envelope(True, True))
+group("ipv4-multicast.hex", "IPv4 without a VLAN tag", Envelope(False, False))
+group("ipv6-vlan-multicast.hex", "IPv6 with a VLAN tag", Envelope(True, True))
 malformed()
