@@ -1,6 +1,7 @@
 //! The subcommands of the `gradbox` binary.
 
 mod all_reduce;
+mod bench;
 mod report;
 mod run;
 mod status;
@@ -23,6 +24,8 @@ enum Command {
     AllReduce(all_reduce::AllReduce),
     /// Show what a running box is doing, and whom it is waiting for.
     Status(status::ShowStatus),
+    /// Measure how fast the box is here, beside what the machine allows and what others do.
+    Bench(bench::RunBench),
     /// Put together what the workers of a job and the box wrote.
     Report(report::MakeReport),
 }
@@ -36,6 +39,7 @@ pub fn main() -> anyhow::Result<()> {
         Command::Run(args) => run::run(&args),
         Command::AllReduce(args) => all_reduce::run(args),
         Command::Status(args) => status::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Report(args) => report::run(&args),
     }
 }

@@ -3,8 +3,8 @@
 //! The producer hands over in batches and the consumer takes what is there. What is measured is
 //! the time of each value from end to end, both sides at full speed, each on a thread of its own.
 
-use crate::samples::Spread;
 use crossbeam_queue::{ArrayQueue, SegQueue};
+use gradbox::bench::spread::Spread;
 use gradbox::dataplane::ring::{Consumer, Producer, on_heap};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};

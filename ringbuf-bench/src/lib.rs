@@ -3,15 +3,14 @@
 //! `cargo run --release -p ringbuf-bench` prints a table, `cargo bench -p ringbuf-bench` runs the
 //! same under criterion. `docs/ring-measurements.md` has figures and what follows from them.
 //!
-//! * [`path`]: `step()` on the `mem` port
 //! * [`handover`]: queues between two cores
 //! * [`ring`], [`xsk`]: AF_XDP's rings, inline and through xsk-rs
-//! * [`samples`], [`report`]: medians, spreads and the table
+//! * [`report`]: the tables
+//!
+//! `step()` itself is measured by [`gradbox::bench::path`].
 #![deny(unsafe_code)]
 
 pub mod handover;
-pub mod path;
 pub mod report;
 pub mod ring;
-pub mod samples;
 pub mod xsk;

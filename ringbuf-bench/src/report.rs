@@ -1,31 +1,15 @@
 //! The table.
 
 use crate::handover::{self, Way};
-use crate::path::{self, Order, Setup, WorkingSet};
-use crate::samples::Spread;
 use crate::{ring, xsk};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
-use gradbox_protocol::DType;
+use gradbox::bench::figure::{Arrival, WorkingSet};
+use gradbox::bench::path::{self, PathError, Setup, cores};
+use gradbox::bench::spread::Spread;
+use gradbox_protocol::{DType, Reply};
 
 /// Batch sizes of rings and hand-overs.
 pub const BATCHES: [u32; 4] = [1, 4, 16, 64];
-
-/// The measurements of `step()`: the design's case, and then one thing changed at a time.
-pub const STEPS: [(usize, DType, u16, WorkingSet, Order); 13] = [
-    (4, DType::F32, 1408, WorkingSet::L3, Order::InStep),
-    (4, DType::F32, 1408, WorkingSet::L2, Order::InStep),
-    (4, DType::F32, 1408, WorkingSet::Dram, Order::InStep),
-    (4, DType::F32, 1408, WorkingSet::L3, Order::Async),
-    (4, DType::F32, 1408, WorkingSet::Dram, Order::Async),
-    (2, DType::F32, 1408, WorkingSet::L3, Order::InStep),
-    (8, DType::F32, 1408, WorkingSet::L3, Order::InStep),
-    (16, DType::F32, 1408, WorkingSet::L3, Order::InStep),
-    (4, DType::F32, 3392, WorkingSet::L3, Order::InStep),
-    (4, DType::F32, 3392, WorkingSet::Dram, Order::Async),
-    (4, DType::Bf16, 1408, WorkingSet::L3, Order::InStep),
-    (4, DType::Bf16, 1408, WorkingSet::Dram, Order::Async),
-    (8, DType::F32, 1408, WorkingSet::Dram, Order::Async),
-];
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,59 +44,23 @@ fn cells(spread: Spread, digits: usize) -> [Cell; 2] {
     ]
 }
 
-/// `step()`, and the building of a STATUS.
+/// What `step()` takes for a PUSH and for a QUERY; `gradbox bench path` has more of the former.
 ///
-/// # Panics
-/// Where a result is wrong.
-#[must_use]
-pub fn steps(size: Size) -> Table {
-    let mut table = table(
-        "step(), one core",
-        &[
-            "ranks",
-            "type",
-            "payload",
-            "memory",
-            "order",
-            "ns/packet",
-            "quarters",
-            "Gbps",
-            "checked",
-        ],
-    );
-    for (world, dtype, chunk_bytes, memory, order) in STEPS {
-        let mut setup = Setup::new(world, dtype, chunk_bytes, memory, order);
-        if size == Size::Quick {
-            // The same code over a corner of the memory.
-            setup.chunks = setup.chunks.min(512);
-            setup.window = setup.window.min(512);
-            setup.ring = setup.ring.min(1024);
-        }
-        let rounds = match size {
-            Size::Quick => 2,
-            // About as many packets for each line, and samples enough for quarters.
-            Size::Full => (4_000_000 / (setup.chunks * world as u32)).clamp(9, 400),
-        };
-        let outcome = path::measure(setup, rounds);
-        let mut row = vec![
-            Cell::new("PUSH"),
-            Cell::new(world),
-            Cell::new(dtype.name()),
-            Cell::new(chunk_bytes),
-            Cell::new(memory.name()),
-            Cell::new(order.name()),
-        ];
+/// # Errors
+/// Where there is no memory, or a result is wrong.
+pub fn steps(size: Size) -> Result<Table, PathError> {
+    let mut table = table("step(), 4 ranks, f32, l3", &["ns/packet", "quarters"]);
+    let setup = Setup::new(4, DType::F32, 1408, WorkingSet::L3, Arrival::InStep, Reply::Unicast);
+    let (rounds, samples) = if size == Size::Quick { (2, 3) } else { (400, 301) };
+    for outcome in cores::measure(setup, rounds, &[0])? {
+        let mut row = vec![Cell::new("PUSH, sum and RESULT")];
         row.extend(cells(outcome.ns_per_packet, 1));
-        row.push(Cell::new(format!("{:.0}", outcome.gbps)));
-        row.push(Cell::new(outcome.verified));
         table.add_row(row);
     }
-    let status = path::measure_status(if size == Size::Quick { 3 } else { 301 });
     let mut row = vec![Cell::new("QUERY, STATUS of 512")];
-    row.extend([4.to_string().as_str(), "", "", "l3", ""].map(Cell::new));
-    row.extend(cells(status, 1));
+    row.extend(cells(path::measure_status(setup, samples)?, 1));
     table.add_row(row);
-    table
+    Ok(table)
 }
 
 /// Hand-overs between two cores.

@@ -1,7 +1,7 @@
 //! Descriptors in and out of rings laid out as AF_XDP's, read and written inline, as the data
 //! plane does it.
 
-use crate::samples::Spread;
+use gradbox::bench::spread::Spread;
 use gradbox::dataplane::ring::on_heap;
 use gradbox::dataplane::ring_set::Desc;
 use std::hint::black_box;

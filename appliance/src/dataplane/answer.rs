@@ -21,7 +21,8 @@ pub(super) const LONGEST: usize =
 /// # Panics
 /// Where `packet` is shorter than the envelope, the header and the body.
 #[inline]
-pub(super) fn turn(
+#[must_use]
+pub fn turn(
     packet: &mut [u8],
     envelope: &Envelope,
     kind: Kind,

@@ -26,6 +26,7 @@ mod neon;
 mod portable;
 mod reference;
 mod rule;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +38,7 @@ use gradbox_protocol::{DType, Op};
 use kernel::{Kernel, pick};
 use portable::Portable;
 pub use reference::reference;
+pub use stream::{Visit, stream};
 
 /// Most ranks that one [`Reduce`] combines.
 pub const MAX_WORLD: usize = 32;
@@ -190,7 +192,7 @@ impl Reduce {
     /// If `frames.len()` is not `world`, or `len` is not a multiple of the element size.
     #[inline]
     pub unsafe fn into_all(&self, frames: &[*mut u8], len: usize) {
-        self.check(frames, len);
+        self.check(frames.len(), len);
         // SAFETY: the caller vouches for the frames, `select` for the CPU, `check` for the shape.
         unsafe { (self.kernel)(frames, len, true) }
     }
@@ -204,14 +206,32 @@ impl Reduce {
     /// As [`Reduce::into_all`].
     #[inline]
     pub unsafe fn into_first(&self, frames: &[*mut u8], len: usize) {
-        self.check(frames, len);
+        self.check(frames.len(), len);
         // SAFETY: the caller vouches for the frames, `select` for the CPU, `check` for the shape.
         unsafe { (self.kernel)(frames, len, false) }
     }
 
+    /// As [`Reduce::into_all`] or, without `to_all`, [`Reduce::into_first`], for payloads in slices,
+    /// one per rank in rank order.
+    ///
+    /// # Panics
+    /// If there are not `world` slices, or they differ in length, or have no whole elements.
+    pub fn slices(&self, frames: &mut [&mut [u8]], to_all: bool) {
+        let len = frames.first().map_or(0, |f| f.len());
+        assert!(frames.iter().all(|f| f.len() == len), "payloads of one length");
+        self.check(frames.len(), len);
+        let mut pointers = [std::ptr::null_mut(); MAX_WORLD];
+        for (pointer, frame) in pointers.iter_mut().zip(&mut *frames) {
+            *pointer = frame.as_mut_ptr();
+        }
+        // SAFETY: exclusive slices are valid and do not overlap, `select` vouches for the CPU,
+        // `check` for the shape.
+        unsafe { (self.kernel)(&pointers[..frames.len()], len, to_all) }
+    }
+
     #[inline]
-    fn check(&self, frames: &[*mut u8], len: usize) {
-        assert_eq!(frames.len(), self.world, "one frame per rank");
+    fn check(&self, frames: usize, len: usize) {
+        assert_eq!(frames, self.world, "one frame per rank");
         assert!(len.is_multiple_of(self.dtype.size()), "whole elements");
     }
 }

@@ -1,4 +1,4 @@
-//! Samples of one figure, and what is said of them.
+//! Samples of one figure, and what is said of them: median and quarters.
 
 /// The middle of the samples, and their quarters as the spread: both stand fast when the machine
 /// is busy with something else for some of them.
@@ -22,6 +22,22 @@ impl Spread {
         samples.sort_unstable_by(f64::total_cmp);
         let at = |quarter: usize| samples[(samples.len() - 1) * quarter / 4];
         Self { low: at(1), median: at(2), high: at(3) }
+    }
+
+    /// The mean of several, each of its parts by itself.
+    #[must_use]
+    pub fn mean(spreads: &[Self]) -> Self {
+        let mut sum = Self::default();
+        for &spread in spreads {
+            sum += spread;
+        }
+        sum.scaled(1.0 / spreads.len() as f64)
+    }
+
+    /// Of the reciprocal times `by`: of a rate where this is of a time. The quarters change places.
+    #[must_use]
+    pub fn inverse(self, by: f64) -> Self {
+        Self { low: by / self.high, median: by / self.median, high: by / self.low }
     }
 
     /// The same in another unit.
