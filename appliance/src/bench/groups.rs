@@ -40,21 +40,26 @@ impl Groups {
         self.workers
     }
 
-    /// Shows the payloads of `count` groups to `work`, going round, and returns the gigabytes of
-    /// payload per second.
-    pub(super) fn rate(&mut self, count: usize, mut work: impl FnMut(&mut [&mut [u8]])) -> f64 {
+    /// Shows the payloads of `count` groups to `work`, going round, each with those of the group
+    /// after it, and returns the gigabytes of payload per second.
+    pub(super) fn rate(
+        &mut self,
+        count: usize,
+        mut work: impl FnMut(&mut [&mut [u8]], &[&mut [u8]]),
+    ) -> f64 {
         let (workers, payload) = (self.workers, self.payload);
         let (umem, first) = (&self.umem, self.next);
         let bytes = |frame| &mut umem.bytes_mut(frame)[START..START + payload];
         let mut payloads: Vec<&mut [u8]> = self.frames.iter_mut().map(bytes).collect();
-        let mut left = count;
+        let mut at = first * workers;
         let start = Instant::now();
-        while left > 0 {
-            for group in payloads.chunks_exact_mut(workers).skip(self.next).take(left) {
-                work(group);
-                left -= 1;
+        for _ in 0..count {
+            if at == payloads.len() {
+                at = 0;
             }
-            self.next = 0;
+            let (group, rest) = payloads[at..].split_at_mut(workers);
+            work(group, rest.get(..workers).unwrap_or_default());
+            at += workers;
         }
         let time = start.elapsed().as_nanos() as f64;
         self.next = (first + count) % (payloads.len() / workers);
@@ -64,13 +69,13 @@ impl Groups {
     /// Goes through everything once, and returns how many groups fill `sample`.
     pub(super) fn warm_up(&mut self, isa: Isa, sample: Duration) -> usize {
         let all = self.frames.len() / self.workers;
-        let rate = self.rate(all, |frames| sum::stream(isa, frames, Visit::Frames, true));
+        let rate = self.rate(all, |now, next| sum::stream(isa, now, next, Visit::Frames, true));
         let enough = rate * sample.as_nanos() as f64 / (self.workers * self.payload) as f64;
         (enough as usize).max(all.min(64))
     }
 }
 
-/// Gigabytes per second and core that can be read and written in place, the better of both ways
+/// Gigabytes per second and core that can be read and written in place, the best of the ways
 /// to go through them, when `cores` cores do it at the same time, each over `bytes` of its own.
 pub(super) fn limit(
     cpus: &[usize],
@@ -88,15 +93,18 @@ pub(super) fn limit(
     let measure = |cpu: usize, groups: &mut Groups| {
         core_affinity::set_for_current(core_affinity::CoreId { id: cpu });
         let count = groups.warm_up(isa, sample);
-        let both = Visit::ALL.map(|visit| {
+        let ways = Visit::ALL.map(|visit| {
             let mut rates = Vec::with_capacity(samples);
             for _ in 0..samples {
                 barrier.wait();
-                rates.push(groups.rate(count, |frames| sum::stream(isa, frames, visit, to_all)));
+                rates.push(groups.rate(count, |now, next| {
+                    sum::stream(isa, now, next, visit, to_all);
+                }));
             }
             Spread::of(&mut rates)
         });
-        if both[0].median > both[1].median { both[0] } else { both[1] }
+        let better = |a: Spread, b: Spread| if b.median > a.median { b } else { a };
+        ways.into_iter().fold(Spread::default(), better)
     };
     let limits: Vec<Spread> = std::thread::scope(|s| {
         let threads: Vec<_> =

@@ -98,13 +98,15 @@ fn kernels(
     let mut limits = Visit::ALL.map(|visit| (visit, Vec::with_capacity(settings.samples)));
     for _ in 0..settings.samples {
         for (visit, rates) in &mut limits {
-            rates.push(groups.rate(count, |frames| sum::stream(isa, frames, *visit, true)));
+            rates.push(groups.rate(count, |now, next| {
+                sum::stream(isa, now, next, *visit, true);
+            }));
         }
         for (reduce, rates) in &mut kernels {
-            rates.push(groups.rate(count, |frames| reduce.slices(frames, true)));
+            rates.push(groups.rate(count, |now, next| reduce.slices(now, next, true)));
         }
     }
-    // The better way to go through the memory is what it allows.
+    // The best way to go through the memory is what it allows.
     let limit = limits.map(|(_, mut rates)| Spread::of(&mut rates).median);
     let limit = limit.into_iter().fold(0.0, f64::max);
     for (reduce, mut rates) in kernels {
@@ -136,7 +138,7 @@ fn check(reduce: &Reduce) -> Result<(), SumBenchError> {
     let inputs: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
     sum::reference(dtype, op, &inputs, &mut expected);
     let mut slices: Vec<&mut [u8]> = payloads.iter_mut().map(Vec::as_mut_slice).collect();
-    reduce.slices(&mut slices, true);
+    reduce.slices(&mut slices, &[], true);
     if payloads.iter().any(|p| *p != expected) {
         return Err(SumBenchError::Wrong { dtype, op, workers, isa: reduce.isa() });
     }

@@ -3,7 +3,7 @@
 
 use super::frame::{Frame, Held, MAX_FRAMES, Packet};
 use super::pool::Retained;
-use crate::sum::Reduce;
+use crate::sum::{self, Reduce};
 use gradbox_protocol::MAX_WORLD;
 use std::any::Any;
 use std::io;
@@ -204,7 +204,7 @@ impl Umem {
     #[inline]
     pub fn prefetch(&self, index: u32, start: usize, len: usize) {
         // A hint: it does not matter where in memory this is.
-        fetch(self.base.as_ptr().wrapping_add(index as usize * self.frame_bytes + start), len);
+        sum::fetch(self.base.as_ptr().wrapping_add(index as usize * self.frame_bytes + start), len);
     }
 
     /// Where the payloads of `parts` start, `len` bytes each, and how many they are.
@@ -264,52 +264,17 @@ impl Umem {
         len: usize,
         next: &[Option<Held>],
     ) {
-        let (mut payloads, count) = self.payloads(parts, len);
+        let (payloads, count) = self.payloads(parts, len);
         let (upcoming, others) = self.payloads(next, 0);
-        let (payloads, upcoming) = (&mut payloads[..count], &upcoming[..others]);
+        let (payloads, upcoming) = (&payloads[..count], &upcoming[..others]);
         // SAFETY: each part is the only value of its frame and is borrowed for us alone, so the
         // payloads are valid, ours to write, and do not overlap.
         unsafe {
-            // About as many lines at once as the CPU can have on their way.
-            if count <= 4 {
-                reduce_blocks::<512, TO_ALL>(reduce, payloads, len, upcoming);
-            } else {
-                reduce_blocks::<256, TO_ALL>(reduce, payloads, len, upcoming);
-            }
-        }
-    }
-}
-
-/// Sums `payloads` of `len` bytes into all of them or the first, `BLOCK` bytes at a time, and fetches the same
-/// block of the `upcoming` ones before each, so that fetching and summing overlap.
-///
-/// # Safety
-/// As for [`Reduce::into_all`].
-#[inline]
-unsafe fn reduce_blocks<const BLOCK: usize, const TO_ALL: bool>(
-    reduce: &Reduce,
-    payloads: &mut [*mut u8],
-    len: usize,
-    upcoming: &[*mut u8],
-) {
-    let mut at = 0;
-    while at < len {
-        let block = BLOCK.min(len - at);
-        for payload in upcoming {
-            fetch(payload.wrapping_add(at), block);
-        }
-        // SAFETY: a part of what the caller vouches for.
-        unsafe {
             if TO_ALL {
-                reduce.into_all(payloads, block);
+                reduce.into_all(payloads, upcoming, len);
             } else {
-                reduce.into_first(payloads, block);
+                reduce.into_first(payloads, upcoming, len);
             }
-        }
-        at += block;
-        for payload in &mut *payloads {
-            // SAFETY: at most `len` bytes on, where the payload ends.
-            *payload = unsafe { payload.add(block) };
         }
     }
 }
@@ -335,34 +300,6 @@ fn check(count: u32, frame_bytes: usize) -> Result<(), UmemError> {
         return Err(UmemError::Geometry { count, frame_bytes });
     }
     Ok(())
-}
-
-/// Asks the CPU to fetch `len` bytes from `start` on, a hint as well.
-#[inline]
-fn fetch(start: *const u8, len: usize) {
-    let mut at = 0;
-    while at < len {
-        prefetch(start.wrapping_add(at));
-        at += 64;
-    }
-}
-
-/// Asks the CPU to fetch one cache line; a hint, nothing more, whatever the address.
-#[inline]
-fn prefetch(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(line.cast());
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a prefetch never faults.
-    unsafe {
-        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) line, options(nostack, readonly));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = line;
 }
 
 #[cfg(test)]

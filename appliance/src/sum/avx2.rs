@@ -166,7 +166,14 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     fn canonical(self, a: Self::F32) -> Self::F32 {
-        simd!([canonical(a[0]), canonical(a[1])])
+        simd!({
+            // True where either is NaN: seldom, so that one question for both is cheaper.
+            let any = _mm256_cmp_ps::<_CMP_UNORD_Q>(a[0], a[1]);
+            if _mm256_movemask_ps(any) == 0 {
+                return a;
+            }
+            [canonical(a[0]), canonical(a[1])]
+        })
     }
     #[inline(always)]
     fn to_f16(self, a: Self::F32) -> __m256i {
@@ -180,8 +187,8 @@ impl Lanes for Avx2 {
     fn to_bf16(self, a: Self::F32) -> __m256i {
         simd!({
             let even = _mm256_srli_epi32::<16>(round_bf16(a[0]));
-            let odd = _mm256_and_si256(round_bf16(a[1]), _mm256_set1_epi32(!0xffff));
-            _mm256_or_si256(even, odd)
+            // The upper halves of the odd ones.
+            _mm256_blend_epi16::<0b1010_1010>(even, round_bf16(a[1]))
         })
     }
 
@@ -217,15 +224,22 @@ impl Lanes for Avx2 {
     }
 
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn run<R: Rule, const N: usize>(frames: &[*mut u8], len: usize, to_all: bool) {
+    unsafe fn run<R: Rule, const N: usize>(
+        frames: &[*mut u8],
+        next: &[*mut u8],
+        len: usize,
+        to_all: bool,
+    ) {
         // SAFETY: the caller promises the CPU, so the token may exist, and the frames.
         unsafe {
             // Frames are often a multiple of the L1 way size apart: many of them evict each other's
             // lines, and visits of whole lines, several at a time, soften it. Few do best with one.
-            if N == 0 {
-                pass::<Self, R, N, 4>(Self(()), frames, len, to_all)
+            if R::SIZE == 2 && N != 0 {
+                pass::<Self, R, N, 2>(Self(()), frames, next, len, to_all)
+            } else if N == 0 {
+                pass::<Self, R, N, 4>(Self(()), frames, next, len, to_all)
             } else {
-                pass::<Self, R, N, 1>(Self(()), frames, len, to_all)
+                pass::<Self, R, N, 1>(Self(()), frames, next, len, to_all)
             }
         }
     }

@@ -167,7 +167,13 @@ impl Lanes for Avx512 {
     }
     #[inline(always)]
     fn canonical(self, a: Self::F32) -> Self::F32 {
-        simd!([canonical(a[0]), canonical(a[1])])
+        simd!({
+            // True where either is NaN: seldom, so that one question for both is cheaper.
+            if _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a[0], a[1]) == 0 {
+                return a;
+            }
+            [canonical(a[0]), canonical(a[1])]
+        })
     }
     #[inline(always)]
     fn to_f16(self, a: Self::F32) -> __m512i {
@@ -181,8 +187,9 @@ impl Lanes for Avx512 {
     fn to_bf16(self, a: Self::F32) -> __m512i {
         simd!({
             let even = _mm512_srli_epi32::<16>(round_bf16(a[0]));
-            let odd = _mm512_and_si512(round_bf16(a[1]), _mm512_set1_epi32(!0xffff));
-            _mm512_or_si512(even, odd)
+            // Where the mask is set, the odd ones: (even & !mask) | (odd & mask).
+            let mask = _mm512_set1_epi32(!0xffff);
+            _mm512_ternarylogic_epi32::<0b1110_0100>(even, round_bf16(a[1]), mask)
         })
     }
 
@@ -218,15 +225,20 @@ impl Lanes for Avx512 {
     }
 
     #[target_feature(enable = "avx512f")]
-    unsafe fn run<R: Rule, const N: usize>(frames: &[*mut u8], len: usize, to_all: bool) {
+    unsafe fn run<R: Rule, const N: usize>(
+        frames: &[*mut u8],
+        next: &[*mut u8],
+        len: usize,
+        to_all: bool,
+    ) {
         // SAFETY: the caller promises the CPU, so the token may exist, and the frames.
         unsafe {
             // Frames are often a multiple of the L1 way size apart: many of them evict each other's
             // lines, and visits of whole lines, several at a time, soften it. Few do best with one.
             if N == 0 {
-                pass::<Self, R, N, 2>(Self(()), frames, len, to_all)
+                pass::<Self, R, N, 2>(Self(()), frames, next, len, to_all)
             } else {
-                pass::<Self, R, N, 1>(Self(()), frames, len, to_all)
+                pass::<Self, R, N, 1>(Self(()), frames, next, len, to_all)
             }
         }
     }

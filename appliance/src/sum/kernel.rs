@@ -4,6 +4,7 @@ use std::ptr;
 
 use gradbox_protocol::{DType, Op};
 
+use super::fetch::fetch;
 use super::lanes::Lanes;
 use super::portable::Portable;
 use super::rule::{
@@ -11,14 +12,19 @@ use super::rule::{
     Wire,
 };
 
-/// A kernel: frames in rank order, bytes per payload, whether all frames receive the result.
+/// A kernel: frames in rank order, frames to be fetched meanwhile, bytes per payload, whether all
+/// frames receive the result.
 ///
 /// Callers uphold the safety conditions of [`pass`], and the CPU has the kernel's vector unit.
-pub(super) type Kernel = unsafe fn(frames: &[*mut u8], len: usize, to_all: bool);
+pub(super) type Kernel = unsafe fn(frames: &[*mut u8], next: &[*mut u8], len: usize, to_all: bool);
 
 /// Combines the frames in one pass: every block is loaded from all frames in order, folded in
 /// registers and stored to all frames (or to the first). `UNROLL` vectors make a block. `N` is the
 /// number of frames if known when compiling, else 0.
+///
+/// Each block is fetched of the `next` frames as well: evenly, so that they come from memory while
+/// the CPU works. There are as many of them as of frames, or those in excess are left out; where
+/// there are fewer, none is fetched.
 ///
 /// # Safety
 /// Every frame is valid for reads and writes of `len` bytes and no two overlap; `frames` is not
@@ -27,38 +33,42 @@ pub(super) type Kernel = unsafe fn(frames: &[*mut u8], len: usize, to_all: bool)
 pub(super) unsafe fn pass<S: Lanes, R: Rule, const N: usize, const UNROLL: usize>(
     s: S,
     frames: &[*mut u8],
+    next: &[*mut u8],
     len: usize,
     to_all: bool,
 ) {
-    // A copy that no store can alias lets the pointers stay in registers.
-    let mut local = [ptr::null_mut(); N];
-    let frames = if N == 0 {
-        frames
+    // Fetching what is at hand is cheaper than asking each time.
+    let next = next.get(..frames.len()).unwrap_or(frames);
+    // Copies that no store can alias let the pointers stay in registers.
+    let (mut local, mut local_next) = ([ptr::null_mut(); N], [ptr::null_mut(); N]);
+    let (frames, next) = if N == 0 {
+        (frames, next)
     } else {
         local.copy_from_slice(frames);
-        &local
+        local_next.copy_from_slice(next);
+        (&local[..], &local_next[..])
     };
     let vector = R::SIZE * S::LANES;
     let mut at = 0;
     while len - at >= UNROLL * vector {
         // SAFETY: the condition above leaves UNROLL vectors in every frame.
-        unsafe { block::<S, R, UNROLL>(s, frames, at, to_all) };
+        unsafe { block::<S, R, UNROLL>(s, frames, next, at, to_all) };
         at += UNROLL * vector;
     }
     while len - at >= vector {
         // SAFETY: the condition above leaves one vector in every frame.
-        unsafe { block::<S, R, 1>(s, frames, at, to_all) };
+        unsafe { block::<S, R, 1>(s, frames, next, at, to_all) };
         at += vector;
     }
     // Shorter than a vector: wide units still compile eight lanes of plain Rust to good code.
     while len - at >= R::SIZE * 8 {
         // SAFETY: the condition above leaves eight elements in every frame.
-        unsafe { block::<Portable<8>, R, 1>(Portable, frames, at, to_all) };
+        unsafe { block::<Portable<8>, R, 1>(Portable, frames, next, at, to_all) };
         at += R::SIZE * 8;
     }
     while at < len {
         // SAFETY: `len` and `at` are multiples of SIZE, so one element is left.
-        unsafe { block::<Portable<1>, R, 1>(Portable, frames, at, to_all) };
+        unsafe { block::<Portable<1>, R, 1>(Portable, frames, &[], at, to_all) };
         at += R::SIZE;
     }
 }
@@ -69,10 +79,14 @@ pub(super) unsafe fn pass<S: Lanes, R: Rule, const N: usize, const UNROLL: usize
 unsafe fn block<S: Lanes, R: Rule, const UNROLL: usize>(
     s: S,
     frames: &[*mut u8],
+    next: &[*mut u8],
     at: usize,
     to_all: bool,
 ) {
     let vector = R::SIZE * S::LANES;
+    for &frame in next {
+        fetch(frame.wrapping_add(at), UNROLL * vector);
+    }
     // SAFETY: the caller says that this block, so its first vector, lies within every frame.
     let mut acc = [unsafe { R::load(s, frames[0].add(at)) }; UNROLL];
     for (u, acc) in acc.iter_mut().enumerate().skip(1) {

@@ -90,5 +90,10 @@ pub(super) trait Lanes: Copy {
     ///
     /// # Safety
     /// This CPU has the vector unit, and what `pass` asks for holds.
-    unsafe fn run<R: Rule, const N: usize>(frames: &[*mut u8], len: usize, to_all: bool);
+    unsafe fn run<R: Rule, const N: usize>(
+        frames: &[*mut u8],
+        next: &[*mut u8],
+        len: usize,
+        to_all: bool,
+    );
 }

@@ -19,6 +19,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod fetch;
 mod kernel;
 mod lanes;
 #[cfg(target_arch = "aarch64")]
@@ -32,9 +33,11 @@ mod tests;
 
 use std::error::Error;
 use std::fmt;
+use std::ptr;
 
 use gradbox_protocol::{DType, Op};
 
+pub use fetch::fetch;
 use kernel::{Kernel, pick};
 use portable::Portable;
 pub use reference::reference;
@@ -182,19 +185,20 @@ impl Reduce {
     }
 
     /// Combines the payloads at `frames`, one per rank in rank order, each `len` bytes, and writes
-    /// the result over every one of them, in one pass.
+    /// the result over every one of them, in one pass. Meanwhile as much is fetched of what is at
+    /// the `next` ones, which may be anywhere, or none.
     ///
     /// # Safety
-    /// Each pointer is valid for reads and writes of `len` bytes, no two payloads overlap, and
-    /// nothing else accesses them meanwhile. Any alignment will do.
+    /// Each pointer of `frames` is valid for reads and writes of `len` bytes, no two payloads
+    /// overlap, and nothing else accesses them meanwhile. Any alignment will do.
     ///
     /// # Panics
     /// If `frames.len()` is not `world`, or `len` is not a multiple of the element size.
     #[inline]
-    pub unsafe fn into_all(&self, frames: &[*mut u8], len: usize) {
+    pub unsafe fn into_all(&self, frames: &[*mut u8], next: &[*mut u8], len: usize) {
         self.check(frames.len(), len);
         // SAFETY: the caller vouches for the frames, `select` for the CPU, `check` for the shape.
-        unsafe { (self.kernel)(frames, len, true) }
+        unsafe { (self.kernel)(frames, next, len, true) }
     }
 
     /// As [`Reduce::into_all`], but writes the result over `frames[0]` only; the others are read.
@@ -205,28 +209,32 @@ impl Reduce {
     /// # Panics
     /// As [`Reduce::into_all`].
     #[inline]
-    pub unsafe fn into_first(&self, frames: &[*mut u8], len: usize) {
+    pub unsafe fn into_first(&self, frames: &[*mut u8], next: &[*mut u8], len: usize) {
         self.check(frames.len(), len);
         // SAFETY: the caller vouches for the frames, `select` for the CPU, `check` for the shape.
-        unsafe { (self.kernel)(frames, len, false) }
+        unsafe { (self.kernel)(frames, next, len, false) }
     }
 
-    /// As [`Reduce::into_all`] or, without `to_all`, [`Reduce::into_first`], for payloads in slices,
-    /// one per rank in rank order.
+    /// As [`Reduce::into_all`] or, without `to_all`, [`Reduce::into_first`], for payloads in slices.
     ///
     /// # Panics
-    /// If there are not `world` slices, or they differ in length, or have no whole elements.
-    pub fn slices(&self, frames: &mut [&mut [u8]], to_all: bool) {
+    /// If there are not `world` slices, they differ in length, or have no whole elements; and if
+    /// there are more than [`MAX_WORLD`] next ones.
+    pub fn slices(&self, frames: &mut [&mut [u8]], next: &[&mut [u8]], to_all: bool) {
         let len = frames.first().map_or(0, |f| f.len());
         assert!(frames.iter().all(|f| f.len() == len), "payloads of one length");
         self.check(frames.len(), len);
-        let mut pointers = [std::ptr::null_mut(); MAX_WORLD];
-        for (pointer, frame) in pointers.iter_mut().zip(&mut *frames) {
+        let (mut now, mut later) = ([ptr::null_mut(); MAX_WORLD], [ptr::null_mut(); MAX_WORLD]);
+        for (pointer, frame) in now.iter_mut().zip(&mut *frames) {
             *pointer = frame.as_mut_ptr();
         }
+        let later = &mut later[..next.len()];
+        for (pointer, frame) in later.iter_mut().zip(next) {
+            *pointer = frame.as_ptr().cast_mut();
+        }
         // SAFETY: exclusive slices are valid and do not overlap, `select` vouches for the CPU,
-        // `check` for the shape.
-        unsafe { (self.kernel)(&pointers[..frames.len()], len, to_all) }
+        // `check` for the shape; the next ones are only fetched.
+        unsafe { (self.kernel)(&now[..frames.len()], later, len, to_all) }
     }
 
     #[inline]

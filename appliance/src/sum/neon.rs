@@ -143,8 +143,13 @@ impl Lanes for Neon {
     }
 
     #[target_feature(enable = "neon")]
-    unsafe fn run<R: Rule, const N: usize>(frames: &[*mut u8], len: usize, to_all: bool) {
+    unsafe fn run<R: Rule, const N: usize>(
+        frames: &[*mut u8],
+        next: &[*mut u8],
+        len: usize,
+        to_all: bool,
+    ) {
         // SAFETY: the caller promises the CPU, so the token may exist, and the frames.
-        unsafe { pass::<Self, R, N, 8>(Self(()), frames, len, to_all) }
+        unsafe { pass::<Self, R, N, 8>(Self(()), frames, next, len, to_all) }
     }
 }

@@ -181,8 +181,13 @@ impl<const L: usize> Lanes for Portable<L> {
         map(a, |a| (a / by as i64) as i32)
     }
 
-    unsafe fn run<R: Rule, const N: usize>(frames: &[*mut u8], len: usize, to_all: bool) {
+    unsafe fn run<R: Rule, const N: usize>(
+        frames: &[*mut u8],
+        next: &[*mut u8],
+        len: usize,
+        to_all: bool,
+    ) {
         // SAFETY: the caller's promise is the same.
-        unsafe { pass::<Self, R, N, 1>(Self, frames, len, to_all) }
+        unsafe { pass::<Self, R, N, 1>(Self, frames, next, len, to_all) }
     }
 }

@@ -2,6 +2,7 @@
 //! the kernels, measured beside them.
 
 use super::Isa;
+use super::fetch::fetch;
 
 /// In which order [`stream`] visits the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,22 +11,33 @@ pub enum Visit {
     Frames,
     /// A line of every frame, then the next line of every frame, as a sum must.
     Lines,
+    /// One frame after the other, after the same frame of the next group has been asked for.
+    FramesAhead,
 }
 
 impl Visit {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Frames, Self::Lines];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Frames, Self::Lines, Self::FramesAhead];
 }
 
 /// Bytes of a visit.
 const LINE: usize = 64;
 
 /// Reads every byte of every frame and, with `to_all`, writes it back changed; without, writes the
-/// first frame only. Bytes behind the last whole 64 of a frame are left alone.
+/// first frame only. Bytes behind the last whole 64 of a frame are left alone. With
+/// [`Visit::FramesAhead`] the `next` frames are fetched meanwhile.
 ///
 /// # Panics
 /// Where frames differ in length.
-pub fn stream(isa: Isa, frames: &mut [&mut [u8]], visit: Visit, to_all: bool) {
+pub fn stream(isa: Isa, frames: &mut [&mut [u8]], next: &[&mut [u8]], visit: Visit, to_all: bool) {
+    if visit == Visit::FramesAhead && to_all {
+        for (frame, next) in frames.iter_mut().zip(next) {
+            fetch(next.as_ptr(), next.len());
+            stream(isa, std::slice::from_mut(frame), &[], Visit::Frames, true);
+        }
+        let fetched = frames.len().min(next.len());
+        return stream(isa, &mut frames[fetched..], &[], Visit::Frames, true);
+    }
     let len = frames.first().map_or(0, |f| f.len());
     assert!(frames.iter().all(|f| f.len() == len), "frames of one length");
     match isa {
@@ -55,7 +67,7 @@ fn go<L: Lines>(l: L, frames: &mut [&mut [u8]], len: usize, visit: Visit, to_all
     // Nobody may know that it is zero: what is stored unchanged need not be stored.
     let mut seen = std::hint::black_box(l.start());
     match (visit, to_all) {
-        (Visit::Frames, true) => {
+        (Visit::Frames | Visit::FramesAhead, true) => {
             for frame in frames {
                 for line in frame.as_chunks_mut::<LINE>().0 {
                     l.store(line, l.change(l.load(line), seen));
@@ -71,7 +83,7 @@ fn go<L: Lines>(l: L, frames: &mut [&mut [u8]], len: usize, visit: Visit, to_all
                 }
             }
         }
-        (Visit::Frames, false) => {
+        (Visit::Frames | Visit::FramesAhead, false) => {
             for frame in frames.iter().skip(1) {
                 for line in frame.as_chunks::<LINE>().0 {
                     seen = l.change(l.load(line), seen);

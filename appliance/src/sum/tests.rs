@@ -224,7 +224,13 @@ fn check(reduce: &Reduce, payloads: &[Vec<u8>], expected: &[u8], offset: usize, 
         let frames: Vec<*mut u8> =
             buffers.iter_mut().zip(&starts).map(|(b, &s)| b[s..].as_mut_ptr()).collect();
         // SAFETY: each frame is `len` bytes inside a buffer of its own.
-        unsafe { if all { reduce.into_all(&frames, len) } else { reduce.into_first(&frames, len) } }
+        unsafe {
+            if all {
+                reduce.into_all(&frames, &[], len)
+            } else {
+                reduce.into_first(&frames, &[], len)
+            }
+        }
         for (rank, (buffer, &start)) in buffers.iter().zip(&starts).enumerate() {
             let written = if all || rank == 0 { expected } else { &payloads[rank] };
             let (got, wanted) = (&buffer[start..start + len], written);
