@@ -208,8 +208,11 @@ impl SimJob {
     #[must_use]
     pub fn with_group(mut self, v6: bool) -> Self {
         let id = self.plan.id;
-        let to =
-            if v6 { format!("[ff15::8047:42{id:02x}]:9200") } else { format!("239.255.71.{id}:9200") };
+        let to = if v6 {
+            format!("[ff15::8047:42{id:02x}]:9200")
+        } else {
+            format!("239.255.71.{id}:9200")
+        };
         let to: SocketAddr = to.parse().expect("well-formed");
         let mut plan = JobPlan::clone(&self.plan);
         plan.group = Some(Group { to: to.into(), cookie: 0x2000_0000 + u32::from(id) });
