@@ -18,6 +18,7 @@ usage: scripts/demo.sh [options]
   --mtu BYTES          1500 or 3498 (1500)
   --dtype TYPE         f32, f16, bf16 or i32 (f32)
   --op OP              sum, avg, min or max (sum)
+  --reply HOW          unicast, one result for each worker, or multicast, one for all (unicast)
   --queues Q           queues and cores of the box (1)
   --loss P --duplicate P --reorder P
                        share of packets that the box's fault injector loses, doubles and
@@ -29,7 +30,7 @@ usage: scripts/demo.sh [options]
 TXT
 }
 
-workers=4 rounds=3 model=resnet50 mtu=1500 dtype=f32 op=sum queues=1
+workers=4 rounds=3 model=resnet50 mtu=1500 dtype=f32 op=sum reply=unicast queues=1
 loss=0 duplicate=0 reorder=0 seed=1 straggler=0 port='' json=''
 
 fail() {
@@ -41,8 +42,8 @@ parse_options() {
   while [ $# -gt 0 ]; do
     case $1 in
       -h | --help) usage && exit 0 ;;
-      --workers | --rounds | --model | --mtu | --dtype | --op | --queues | --loss | --duplicate | \
-        --reorder | --seed | --straggler | --port | --json)
+      --workers | --rounds | --model | --mtu | --dtype | --op | --reply | --queues | --loss | \
+        --duplicate | --reorder | --seed | --straggler | --port | --json)
         [ $# -ge 2 ] || fail "$1 needs a value"
         printf -v "${1#--}" '%s' "$2"
         shift 2
@@ -59,6 +60,7 @@ check_options() {
   [[ $mtu == 1500 || $mtu == 3498 ]] || fail "--mtu $mtu: needs 1500 or 3498"
   [[ $dtype =~ ^(f32|f16|bf16|i32)$ ]] || fail "--dtype $dtype: needs f32, f16, bf16 or i32"
   [[ $op =~ ^(sum|avg|min|max)$ ]] || fail "--op $op: needs sum, avg, min or max"
+  [[ $reply =~ ^(unicast|multicast)$ ]] || fail "--reply $reply: needs unicast or multicast"
   local name
   for name in loss duplicate reorder; do
     [[ ${!name} =~ ^(0(\.[0-9]+)?|1(\.0+)?)$ ]] || fail "--$name ${!name}: needs 0 to 1, such as 0.05"
@@ -177,8 +179,8 @@ run_workers() {
     if [ "$rank" = 0 ]; then exec {log}>&2; else exec {log}>"$work/$job.$rank.log"; fi
     "$own_of" "$rank"
     run_in "w$rank" "$gradbox" all-reduce --box "$box_ip:$control_port" --job "$job" \
-      --rank "$rank" --world "$workers" --op "$op" --timeout 300 --json "$work/$job.$rank.json" \
-      "${own[@]}" "$@" >&"$log" 2>&1 &
+      --rank "$rank" --world "$workers" --op "$op" --reply "$reply" --timeout 300 \
+      --json "$work/$job.$rank.json" "${own[@]}" "$@" >&"$log" 2>&1 &
     worker_pids+=($!)
     exec {log}>&-
   done

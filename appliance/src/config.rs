@@ -7,12 +7,14 @@
 mod check;
 mod error;
 mod file;
+mod groups;
 #[cfg(test)]
 mod tests;
 
 pub use crate::dataplane::faults::Faults;
 pub use error::ConfigError;
 pub use file::{Attach, Idle, Level, UdpChecksum, XdpMode};
+pub use groups::Groups;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -69,7 +71,10 @@ pub struct DataConfig {
     /// Addresses that workers send to, at most one of each family. Empty for XDP where they are
     /// to be taken from the interface.
     pub addresses: Vec<IpAddr>,
-    /// UDP port of shard 0; shard `s` has `port_base + s`, at most 65535.
+    /// Multicast groups for the results of jobs that want them.
+    pub groups: Groups,
+    /// UDP port of shard 0; shard `s` has `port_base + s`, and groups have the one behind the last,
+    /// at most 65535.
     pub port_base: u16,
     /// Cores, 1 to [`MAX_QUEUES`]: each has one queue, one UMEM and one shard.
     pub queues: u16,

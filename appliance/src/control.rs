@@ -132,6 +132,7 @@ pub fn serve(
         chunk_bytes: info.chunk_bytes,
         addresses: info.addresses.clone(),
         port_base: info.port_base,
+        groups: config.data.groups,
         token: config.control.token.clone(),
         join_timeout: config.control.join_timeout,
         idle_timeout: config.control.idle_timeout,

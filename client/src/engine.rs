@@ -45,6 +45,8 @@ pub struct Config {
     pub rank: u8,
     /// Cookie for packets.
     pub cookie: u32,
+    /// Cookie of RESULTs for all ranks, in a job that gets them by multicast.
+    pub group_cookie: Option<u32>,
     /// Layout of the job.
     pub layout: Layout,
     /// Packets that the box grants to each shard at first.

@@ -9,6 +9,7 @@ use crate::tensor::Tensor;
 use crate::transport::{Flushed, Transport};
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -18,6 +19,8 @@ use std::time::Duration;
 
 /// Longest sleep: a bound on what a lost wake-up could cost.
 const NAP: Duration = Duration::from_millis(100);
+/// Results after which a group that nothing came to is worth a word.
+const DEAF: u64 = 64;
 /// Batches taken from the socket before something is sent again.
 const BATCHES: usize = 8;
 
@@ -89,6 +92,8 @@ pub(crate) struct Io {
     pub(crate) rejection: Box<dyn Fn(gradbox_protocol::ErrorCode) -> Error + Send>,
     /// Set once: no call can succeed any more.
     pub(crate) broken: Option<Error>,
+    /// The job's group, until something came to it or its silence was told.
+    pub(crate) silent_group: Option<SocketAddr>,
 }
 
 impl Io {
@@ -201,8 +206,8 @@ impl Io {
 
     fn sleep(&mut self, write: bool, time: Duration) -> Result<(), Error> {
         // A broken socket stays readable: it would end every sleep.
-        let socket = self.broken.is_none().then(|| self.transport.fd());
-        let ready = sys::wait(socket, write, Some(self.wake.as_fd()), time);
+        let sockets = if self.broken.is_none() { self.transport.fds() } else { [None; 2] };
+        let ready = sys::wait(sockets, write, Some(self.wake.as_fd()), time);
         let ready = ready.map_err(|e| Error::Socket {
             doing: "waiting for packets".into(),
             reason: e.to_string(),
@@ -214,9 +219,27 @@ impl Io {
         Ok(())
     }
 
+    /// Says once that results come by repetition alone: right, but slow.
+    fn tell_silence(&mut self, stats: &Stats) {
+        if stats.multicast > 0 {
+            self.silent_group = None;
+        } else if stats.results >= DEAF
+            && let Some(group) = self.silent_group.take()
+        {
+            tracing::warn!(
+                %group,
+                results = stats.results,
+                "nothing comes to the multicast group, every result is asked for again: does a \
+                 switch filter it (IGMP or MLD snooping without a querier), or a firewall?"
+            );
+        }
+    }
+
     /// Hands ended calls back, and all of them once nothing can succeed.
     fn hand_back(&mut self) {
-        *lock(&self.stats) = self.engine.stats();
+        let stats = self.engine.stats();
+        *lock(&self.stats) = stats;
+        self.tell_silence(&stats);
         while let Some(Completed { call, tensors, report }) = self.engine.completed() {
             if let Some(slot) = self.slots.remove(&call) {
                 self.put(&slot, Outcome { result: Ok(report), tensors });

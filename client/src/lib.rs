@@ -34,6 +34,7 @@ pub mod handle;
 mod io;
 pub mod options;
 mod path;
+mod socket;
 pub mod stats;
 #[expect(unsafe_code, reason = "system calls that the standard library does not offer")]
 mod sys;
@@ -43,7 +44,7 @@ pub mod worker;
 
 pub use error::{Error, Stall};
 pub use gradbox_protocol::control::{BoxInfo, TensorEntry};
-pub use gradbox_protocol::{DType, Op};
+pub use gradbox_protocol::{DType, Op, Reply};
 pub use handle::{Finished, Handle};
 pub use options::Options;
 pub use stats::{Report, Stats};

@@ -1,12 +1,12 @@
 //! What a worker is told at join.
 
 use gradbox_protocol::control::TensorEntry;
-use gradbox_protocol::{DType, Op};
+use gradbox_protocol::{DType, Op, Reply};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// What a worker is told at join. All ranks of a job give the same `world`, `wire_dtype`, `op` and
-/// `tensors`.
+/// What a worker is told at join. All ranks of a job give the same `world`, `wire_dtype`, `op`,
+/// `reply` and `tensors`.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// HOST:PORT of the box's control plane.
@@ -21,6 +21,9 @@ pub struct Options {
     pub wire_dtype: DType,
     /// What is done with the elements.
     pub op: Op,
+    /// How results come: one for each rank, or by multicast one for all, which costs the network and
+    /// the box less where it reaches every rank. Either way a lost one is repeated to its rank.
+    pub reply: Reply,
     /// The tensors; a call refers to them by their place here.
     pub tensors: Vec<TensorEntry>,
     /// The box's token, where its configuration sets one.
@@ -36,7 +39,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Options for a worker of `job`, with f32 sums, no tensors, 60 s for join and for calls, and
+    /// Options for a worker of `job`, with f32 sums by unicast, no tensors, 60 s for join and for calls, and
     /// 16 MiB of receive buffer.
     #[must_use]
     pub fn new(control: impl Into<String>, job: impl Into<String>, rank: u8, world: u8) -> Self {
@@ -47,6 +50,7 @@ impl Options {
             world,
             wire_dtype: DType::F32,
             op: Op::Sum,
+            reply: Reply::Unicast,
             tensors: Vec::new(),
             token: None,
             join_timeout: Duration::from_secs(60),

@@ -39,7 +39,7 @@ pub(crate) fn check(
             if left.is_zero() {
                 break;
             }
-            sys::wait(Some(transport.fd()), false, None, left).map_err(|e| Error::Socket {
+            sys::wait(transport.fds(), false, None, left).map_err(|e| Error::Socket {
                 doing: "waiting for PONG".into(),
                 reason: e.to_string(),
             })?;

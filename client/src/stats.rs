@@ -11,6 +11,8 @@ pub struct Stats {
     pub resent: u64,
     /// RESULT that were taken.
     pub results: u64,
+    /// Of those, RESULT that came to the job's multicast group.
+    pub multicast: u64,
     /// RESULT for chunks that were already there.
     pub duplicates: u64,
     /// Packets that are not ours or not of now: another job or cookie, an old round.

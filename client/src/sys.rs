@@ -51,10 +51,10 @@ pub(crate) struct Ready {
     pub(crate) woken: bool,
 }
 
-/// Sleeps until `socket` can be read (or, with `write`, written), `wake` can be read, or `timeout`
-/// has passed. Either may be left out. A signal ends the sleep early.
+/// Sleeps until one of `sockets` can be read (or, with `write`, the first written), `wake` can be
+/// read, or `timeout` has passed. Any may be left out. A signal ends the sleep early.
 pub(crate) fn wait(
-    socket: Option<BorrowedFd<'_>>,
+    sockets: [Option<BorrowedFd<'_>>; 2],
     write: bool,
     wake: Option<BorrowedFd<'_>>,
     timeout: Duration,
@@ -63,7 +63,8 @@ pub(crate) fn wait(
     let number = |fd: Option<BorrowedFd<'_>>| fd.map_or(-1, |fd| fd.as_raw_fd());
     let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
     let mut fds = [
-        libc::pollfd { fd: number(socket), events, revents: 0 },
+        libc::pollfd { fd: number(sockets[0]), events, revents: 0 },
+        libc::pollfd { fd: number(sockets[1]), events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd: number(wake), events: libc::POLLIN, revents: 0 },
     ];
     let timeout = libc::timespec {
@@ -81,7 +82,7 @@ pub(crate) fn wait(
         }
         return Ok(Ready::default());
     }
-    Ok(Ready { woken: fds[1].revents != 0 })
+    Ok(Ready { woken: fds[2].revents != 0 })
 }
 
 /// One message to send: a datagram, or several of equal size (the last may be shorter) that the

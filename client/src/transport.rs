@@ -1,10 +1,11 @@
-//! The data-plane socket: its options, batches out, batches in.
+//! The data-plane sockets: batches out, batches in.
 
 use crate::engine::{Engine, Transmit};
 use crate::error::Error;
+use crate::socket;
 use crate::sys::{self, BATCH, Outgoing, Receiver};
 use gradbox_protocol::Header;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::SockAddr;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,11 +16,6 @@ use zerocopy::IntoBytes;
 const SEGMENTS: usize = 64;
 /// Bytes of one message: an IP packet's 65,535 less the IPv6 and UDP headers.
 const MESSAGE_BYTES: usize = 65_535 - 48;
-/// ECN-capable transport (RFC 3168).
-const ECT0: i32 = 0b10;
-/// What the kernel charges for a received packet of up to about 1800 bytes, and for a larger one.
-const TRUESIZE: [usize; 2] = [2304, 4352];
-
 /// Sorts a failed system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
@@ -58,9 +54,10 @@ pub(crate) enum Flushed {
     Full,
 }
 
-/// The data-plane socket.
+/// The data-plane socket, and the one that listens to the job's group, where it has one.
 pub(crate) struct Transport {
     socket: UdpSocket,
+    group: Option<UdpSocket>,
     receiver: Receiver,
     /// By shard.
     targets: Vec<SockAddr>,
@@ -74,42 +71,6 @@ impl std::fmt::Debug for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Transport").field("socket", &self.socket).finish_non_exhaustive()
     }
-}
-
-/// Binds the socket that this worker's packets come from, `local` or the address that the kernel
-/// routes to `remote`.
-pub(crate) fn bind(remote: SocketAddr, local: Option<IpAddr>) -> Result<UdpSocket, Error> {
-    let failed =
-        |doing: String, error: &io::Error| Error::Socket { doing, reason: error.to_string() };
-    let local = match local {
-        Some(ip) if ip.is_ipv4() == remote.is_ipv4() => ip,
-        Some(ip) => {
-            return Err(Error::Option {
-                option: "bind",
-                found: ip.to_string(),
-                needs: "an address of the same family as the box's data plane",
-            });
-        }
-        None => routed(remote).map_err(|e| failed(format!("finding a route to {remote}"), &e))?,
-    };
-    let doing = || format!("binding UDP to {local}");
-    let domain = Domain::for_address(remote);
-    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))
-        .and_then(|socket| {
-            socket.set_nonblocking(true)?;
-            socket.bind(&SocketAddr::new(local, 0).into())?;
-            Ok(socket)
-        })
-        .map_err(|e| failed(doing(), &e))?;
-    Ok(socket.into())
-}
-
-/// The local address of the route to `remote`; nothing is sent.
-fn routed(remote: SocketAddr) -> io::Result<IpAddr> {
-    let any: SocketAddr = if remote.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
-    let probe = UdpSocket::bind(any)?;
-    probe.connect(remote)?;
-    Ok(probe.local_addr()?.ip())
 }
 
 impl Transport {
@@ -129,34 +90,8 @@ impl Transport {
                 reason: format!("{shards} ports from {port_base} on go past 65535"),
             });
         }
-        let fd = socket.as_fd();
-        let wanted = i32::try_from(receive_buffer).unwrap_or(i32::MAX);
-        // Forcing needs CAP_NET_ADMIN; without it net.core.rmem_max is the bound.
-        if sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, wanted).is_err() {
-            note(sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, wanted), "SO_RCVBUF");
-        }
-        // Fragments would pass the box's XDP program by: fail loudly instead.
-        if remote.is_ipv4() {
-            let ip = libc::IPPROTO_IP;
-            note(sys::set_option(fd, ip, libc::IP_TOS, ECT0), "IP_TOS");
-            note(sys::set_option(fd, ip, libc::IP_RECVTOS, 1), "IP_RECVTOS");
-            let pmtu = sys::set_option(fd, ip, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO);
-            note(pmtu, "IP_MTU_DISCOVER");
-        } else {
-            let ip = libc::IPPROTO_IPV6;
-            note(sys::set_option(fd, ip, libc::IPV6_TCLASS, ECT0), "IPV6_TCLASS");
-            note(sys::set_option(fd, ip, libc::IPV6_RECVTCLASS, 1), "IPV6_RECVTCLASS");
-            let pmtu = sys::set_option(fd, ip, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
-            note(pmtu, "IPV6_MTU_DISCOVER");
-            // The box may answer without a checksum.
-            let zero = sys::set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1);
-            note(zero, "UDP_NO_CHECK6_RX");
-        }
-        note(sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1), "UDP_GRO");
-        let granted = socket2::SockRef::from(&socket).recv_buffer_size().unwrap_or(0);
-        let truesize = if datagram <= 1800 { TRUESIZE[0] } else { TRUESIZE[1] };
-        let packets = (granted / 2 / truesize) as u32;
-        tracing::debug!(wanted, granted, packets, "receive buffer");
+        let packets = socket::prepare(&socket, remote.is_ipv4(), receive_buffer, datagram);
+        socket::never_fragment(&socket, remote.is_ipv4());
         let target = |shard| SockAddr::from(SocketAddr::new(remote, port_base + shard));
         let transport = Self {
             targets: (0..shards).map(target).collect(),
@@ -164,37 +99,62 @@ impl Transport {
             remote: remote.to_canonical(),
             port_base,
             socket,
+            group: None,
             segments: true,
             lost_to: None,
         };
         Ok((transport, packets))
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// Listens to `group` too, on the interface that has the address `local`. Returns the number of
+    /// packets that its receive buffer has room for.
+    pub(crate) fn listen(
+        &mut self,
+        group: SocketAddr,
+        local: IpAddr,
+        receive_buffer: usize,
+        datagram: usize,
+    ) -> Result<u32, Error> {
+        let socket = socket::join(group, local)?;
+        let packets = socket::prepare(&socket, group.is_ipv4(), receive_buffer, datagram);
+        self.group = Some(socket);
+        Ok(packets)
     }
 
-    /// Hands the datagrams that have come from the box to `take`; at most one batch. Returns
-    /// whether nothing is left.
+    /// What to wait for: the socket that also sends comes first.
+    pub(crate) fn fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.socket.as_fd()), self.group.as_ref().map(AsFd::as_fd)]
+    }
+
+    /// Hands the datagrams that have come from the box to `take`; at most one batch of each socket.
+    /// Returns whether nothing is left.
     pub(crate) fn receive(&mut self, mut take: impl FnMut(&[u8], bool)) -> Result<bool, Error> {
-        let count = match self.receiver.receive(self.socket.as_fd()) {
-            Ok(count) => count,
-            Err(error) => match sort(&error, false) {
-                Trouble::Full => return Ok(true),
-                Trouble::Passing => return Ok(false),
-                _ => return Err(fatal("receiving", &error, 0)),
-            },
-        };
-        for datagram in self.receiver.datagrams() {
-            let ours = datagram.source.is_some_and(|(ip, port)| {
-                ip == self.remote
-                    && usize::from(port.wrapping_sub(self.port_base)) < self.targets.len()
-            });
-            if ours {
-                take(datagram.bytes, datagram.marked);
+        let mut drained = true;
+        // The group first: a STATUS of the same moment may call done what has come there.
+        for socket in self.group.iter().chain([&self.socket]) {
+            let count = match self.receiver.receive(socket.as_fd()) {
+                Ok(count) => count,
+                Err(error) => match sort(&error, false) {
+                    Trouble::Full => continue,
+                    Trouble::Passing => {
+                        drained = false;
+                        continue;
+                    }
+                    _ => return Err(fatal("receiving", &error, 0)),
+                },
+            };
+            for datagram in self.receiver.datagrams() {
+                let ours = datagram.source.is_some_and(|(ip, port)| {
+                    ip == self.remote
+                        && usize::from(port.wrapping_sub(self.port_base)) < self.targets.len()
+                });
+                if ours {
+                    take(datagram.bytes, datagram.marked);
+                }
             }
+            drained &= count < BATCH;
         }
-        Ok(count < BATCH)
+        Ok(drained)
     }
 
     /// Sends one header without a body.
@@ -326,12 +286,6 @@ fn group<'a>(
     (parts, messages)
 }
 
-fn note(result: io::Result<()>, option: &str) {
-    if let Err(error) = result {
-        tracing::info!(%error, option, "the kernel refuses a socket option; going on without");
-    }
-}
-
 fn fatal(doing: &str, error: &io::Error, bytes: usize) -> Error {
     let hint = if error.raw_os_error() == Some(libc::EMSGSIZE) {
         format!(
@@ -371,6 +325,7 @@ mod tests {
             cookie: 2,
             layout,
             credit: 200,
+            group_cookie: None,
             receive_packets: 1000,
             stamp_base: 0,
         });
@@ -398,7 +353,7 @@ mod tests {
             let far = UdpSocket::bind("127.0.0.1:0").unwrap();
             far.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
             let to = far.local_addr().unwrap();
-            let near = bind(to, None).unwrap();
+            let near = socket::bind(to, None).unwrap();
             let (mut near, packets) =
                 Transport::new(near, to.ip(), to.port(), 1, 1 << 20, 1440).unwrap();
             assert!(packets > 0);

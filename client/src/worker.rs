@@ -7,12 +7,13 @@ use crate::handle::{Handle, IDLE, Shared};
 use crate::io::{Command, Io, lock};
 use crate::options::Options;
 use crate::path;
+use crate::socket;
 use crate::stats::{Report, Stats};
 use crate::tensor::Tensor;
-use crate::transport::{self, Transport};
-use gradbox_protocol::control::{BoxInfo, JoinRequest, Joined, LeaveRequest, TensorEntry};
+use crate::transport::Transport;
+use gradbox_protocol::control::{BoxInfo, Group, JoinRequest, Joined, LeaveRequest, TensorEntry};
 use gradbox_protocol::layout::Layout;
-use gradbox_protocol::{ErrorCode, HEADER_LEN, Header, Kind, MAX_WORLD};
+use gradbox_protocol::{ErrorCode, HEADER_LEN, Header, Kind, MAX_WORLD, Reply};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::net::SocketAddr;
@@ -54,6 +55,22 @@ fn check(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
+/// The group that the box gave, where one was asked for.
+fn group(control: &str, reply: Reply, group: Option<Group>) -> Result<Option<Group>, Error> {
+    let wrong = |what: String| {
+        let reason = format!("it was asked for reply = multicast, and answered {what}");
+        Err(Error::Control { control: control.into(), reason })
+    };
+    match (reply, group) {
+        (Reply::Unicast, _) => Ok(None),
+        (Reply::Multicast, None) => wrong("without a group".into()),
+        (Reply::Multicast, Some(g)) if !g.address.ip().is_multicast() => {
+            wrong(format!("with the group {}, which is no multicast address", g.address))
+        }
+        (Reply::Multicast, group) => Ok(group),
+    }
+}
+
 impl Worker {
     /// Joins the job, waits for the other ranks and checks that UDP reaches the box.
     ///
@@ -65,7 +82,7 @@ impl Worker {
         let control = Control::new(&options.control, &options.job)?;
         let info = control.info()?;
         let data = control.data_address(&info)?;
-        let socket = transport::bind(data, options.bind)?;
+        let socket = socket::bind(data, options.bind)?;
         let refused = |doing: &str, e: std::io::Error| Error::Socket {
             doing: doing.into(),
             reason: e.to_string(),
@@ -77,6 +94,7 @@ impl Worker {
             world: options.world,
             dtype: options.wire_dtype,
             op: options.op,
+            reply: options.reply,
             token: options.token,
             instance,
             address: local,
@@ -103,6 +121,14 @@ impl Worker {
             let buffer = options.receive_buffer;
             let (mut transport, receive_packets) =
                 Transport::new(socket, data.ip(), data.port(), shards, buffer, datagram)?;
+            let group = group(&options.control, request.reply, joined.group)?;
+            let receive_packets = match group {
+                Some(g) => {
+                    let more = transport.listen(g.address, local.ip(), buffer, datagram)?;
+                    receive_packets.min(more)
+                }
+                None => receive_packets,
+            };
             let mut ping = Header::new(Kind::Ping);
             ping.job = joined.job.into();
             ping.rank = options.rank;
@@ -114,6 +140,7 @@ impl Worker {
                 cookie: joined.cookie,
                 layout,
                 credit: joined.credit,
+                group_cookie: group.map(|g| g.cookie),
                 receive_packets,
                 stamp_base: random() >> 2,
             });
@@ -137,6 +164,7 @@ impl Worker {
                 slots: HashMap::new(),
                 rejection: Box::new(rejection),
                 broken: None,
+                silent_group: group.map(|g| g.address),
             };
             let thread = std::thread::Builder::new().name(format!("gradbox-io-{rank}"));
             let thread =

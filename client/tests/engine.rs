@@ -1,6 +1,7 @@
 //! The engine against the model box through a network that loses, doubles and reorders, all of it
 //! in simulated time: the same seed gives the same run.
 
+mod group;
 mod model;
 mod sim;
 
@@ -22,17 +23,21 @@ fn job(sizes: Vec<u64>) -> Job {
         credit: 256,
         rounds: 1,
         together: true,
+        multicast: false,
     }
 }
 
 #[test]
 fn in_step_without_loss_nothing_is_sent_twice() {
-    let mut job = job(vec![40_000, 3, 20_000, 0, 16]);
-    job.rounds = 3;
-    let end = Sim::new(job, Weather::fair(4)).run().unwrap();
-    for stats in end.stats {
-        assert_eq!((stats.resent, stats.duplicates, stats.losses, stats.stale), (0, 0, 0, 0));
-        assert_eq!(stats.results, stats.pushed);
+    for multicast in [false, true] {
+        let mut job = job(vec![40_000, 3, 20_000, 0, 16]);
+        (job.rounds, job.multicast) = (3, multicast);
+        let end = Sim::new(job, Weather::fair(4)).run().unwrap();
+        for stats in end.stats {
+            assert_eq!((stats.resent, stats.duplicates, stats.losses, stats.stale), (0, 0, 0, 0));
+            assert_eq!(stats.results, stats.pushed);
+            assert_eq!(stats.multicast, if multicast { stats.results } else { 0 });
+        }
     }
 }
 
@@ -71,25 +76,34 @@ fn a_late_worker_on_a_busy_machine_costs_no_repeats() {
 
 #[test]
 fn one_percent_loss_costs_little_more_than_one_percent() {
-    let mut weather = Weather::fair(3);
-    weather.loss = 0.01;
-    weather.starts[1] = SECOND;
-    let end = Sim::new(job(vec![16 * 20_000]), weather).run().unwrap();
-    for stats in &end.stats {
-        assert!(stats.resent > 100 && stats.resent < 1000, "{stats:?}");
+    for multicast in [false, true] {
+        let mut weather = Weather::fair(3);
+        weather.loss = 0.01;
+        weather.starts[1] = SECOND;
+        let job = Job { multicast, ..job(vec![16 * 20_000]) };
+        let end = Sim::new(job, weather).run().unwrap();
+        for stats in &end.stats {
+            assert!(stats.resent > 100 && stats.resent < 1000, "{stats:?}");
+            // What got lost came by unicast.
+            let repeated = stats.results - stats.multicast;
+            assert!(!multicast || (repeated > 50 && repeated < 1000), "{stats:?}");
+        }
+        assert!(end.finished < 4 * SECOND, "{} ms", end.finished / MILLISECOND);
     }
-    assert!(end.finished < 4 * SECOND, "{} ms", end.finished / MILLISECOND);
 }
 
 #[test]
 fn marks_slow_down_without_repeats() {
-    let mut weather = Weather::fair(2);
-    weather.marks = 0.05;
-    let end = Sim::new(job(vec![16 * 5000]), weather).run().unwrap();
-    for stats in &end.stats {
-        assert_eq!(stats.resent, 0);
-        assert!(stats.congestion > 50);
-        assert!(stats.window < 64, "{stats:?}");
+    for multicast in [false, true] {
+        let mut weather = Weather::fair(2);
+        weather.marks = 0.05;
+        let job = Job { multicast, ..job(vec![16 * 5000]) };
+        let end = Sim::new(job, weather).run().unwrap();
+        for stats in &end.stats {
+            assert_eq!(stats.resent, 0);
+            assert!(stats.congestion > 50);
+            assert!(stats.window < 64, "{stats:?}");
+        }
     }
 }
 
@@ -266,8 +280,9 @@ prop_compose! {
         credit in prop_oneof![1u16..5, 5u16..300],
         rounds in 1u32..4,
         together: bool,
+        multicast: bool,
     ) -> Job {
-        Job { dtype, op, sizes, chunk_bytes: 64, shards, credit, rounds, together }
+        Job { dtype, op, sizes, chunk_bytes: 64, shards, credit, rounds, together, multicast }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The JSON bodies of the control plane. Paths and status codes are in `docs/protocol.md`.
 
-use crate::{DType, Op};
+use crate::{DType, Op, Reply};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -16,6 +16,11 @@ pub struct TensorEntry {
     pub elements: u64,
 }
 
+/// A field that says nothing is left out, so that boxes that do not know it are not bothered.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Body of `POST /v1/jobs/{name}/join`. Repeated with the same `instance` until it is answered
 /// with [`Joined`]; repeating is harmless.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +34,9 @@ pub struct JoinRequest {
     pub dtype: DType,
     /// What is done with the elements.
     pub op: Op,
+    /// How results are sent; unicast where it is absent.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub reply: Reply,
     /// The box's token, where its configuration sets one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
@@ -60,6 +68,18 @@ pub struct Joined {
     pub chunk_bytes: u16,
     /// Packets that this rank may have in flight to each shard.
     pub credit: u16,
+    /// Where RESULTs come for all ranks at once, in a job whose reply is multicast.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Group>,
+}
+
+/// The multicast group of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Multicast address and UDP port, the same for all ranks.
+    pub address: SocketAddr,
+    /// Cookie in the header of what comes there.
+    pub cookie: u32,
 }
 
 /// Answer 202 to a join: ask again.
@@ -163,6 +183,9 @@ pub struct JobStatus {
     pub dtype: DType,
     /// Operation.
     pub op: Op,
+    /// How its results are sent.
+    #[serde(default)]
+    pub reply: Reply,
     /// Ranks that have not joined the generation that is forming; empty where none is.
     pub joining: Vec<u8>,
     /// Seconds since the first rank of the forming generation joined; 0 where none is.

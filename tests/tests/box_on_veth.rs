@@ -13,5 +13,7 @@ mod joins;
 mod launch;
 #[path = "box_on_veth/life.rs"]
 mod life;
+#[path = "box_on_veth/multicast.rs"]
+mod multicast;
 #[path = "box_on_veth/peers.rs"]
 mod peers;

@@ -9,7 +9,7 @@ mod verify;
 
 use anyhow::{Context, ensure};
 use gradbox_client::{Options, Worker};
-use gradbox_protocol::{DType, Op};
+use gradbox_protocol::{DType, Op, Reply};
 use progress::Progress;
 use record::{Record, Round};
 use source::Source;
@@ -50,6 +50,9 @@ pub(super) struct AllReduce {
     /// What is done with the elements: sum, avg, min or max.
     #[arg(long, default_value_t = Op::Sum)]
     op: Op,
+    /// How results come: unicast, one for each rank, or multicast, one for all.
+    #[arg(long, default_value_t = Reply::Unicast)]
+    reply: Reply,
     /// Type that f32 tensors travel as: bf16 or f16. Halves the traffic, rounds inputs and results.
     #[arg(long, value_name = "DTYPE")]
     wire_dtype: Option<DType>,
@@ -95,6 +98,7 @@ pub(super) fn run(args: AllReduce) -> anyhow::Result<()> {
     let others = verify::Inputs::open(&args, &source)?;
     let mut options = Options::new(&args.control, &args.job, args.rank, args.world);
     options.op = args.op;
+    options.reply = args.reply;
     options.wire_dtype = wire;
     options.token.clone_from(&args.token);
     options.join_timeout = args.timeout;

@@ -85,12 +85,13 @@ fn text(status: &Status) -> String {
     out += &format!("{cores}\n");
     for job in &status.jobs {
         out += &format!(
-            "job {} generation {}: {} workers, {} {}, {} MiB reserved\n",
+            "job {} generation {}: {} workers, {} {} by {}, {} MiB reserved\n",
             job.name,
             job.generation,
             job.world,
             job.dtype,
             job.op,
+            job.reply,
             job.reserved_bytes >> 20
         );
         if !job.joining.is_empty() {

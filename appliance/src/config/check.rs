@@ -2,6 +2,7 @@
 
 use super::error::{ConfigError, Source};
 use super::file::{Control, Data, Faults as FaultsSection, Field, File, Port};
+use super::groups::groups;
 use super::{Config, ControlConfig, DataConfig, Faults, MAX_QUEUES, PortConfig, Rings};
 use gradbox_protocol::chunk_bytes;
 use std::fmt::Display;
@@ -69,6 +70,7 @@ fn data(source: &Source<'_>, data: Spanned<Data>) -> Checked<DataConfig> {
     Ok(DataConfig {
         addresses: addresses(source, d.addresses, port == PortConfig::Udp)?,
         port,
+        groups: groups(source, d.multicast)?,
         port_base: port_base(source, d.port_base, queues)?,
         queues,
         cpus: cpus(source, d.cpus, queues)?,
@@ -153,8 +155,8 @@ fn addresses(
 }
 
 fn port_base(source: &Source<'_>, field: Field<u16>, queues: u16) -> Checked<u16> {
-    // The last shard's port must exist.
-    within(source, field, "data.port_base", 9100, 1..=u16::MAX - (queues - 1))
+    // The last shard's port must exist, and the one behind it, which is the groups'.
+    within(source, field, "data.port_base", 9100, 1..=u16::MAX - queues)
 }
 
 fn cpus(

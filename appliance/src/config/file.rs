@@ -36,6 +36,7 @@ pub(super) struct Data {
     pub(super) attach: Field<Attach>,
     pub(super) udp_checksum: Field<UdpChecksum>,
     pub(super) addresses: Field<Vec<Spanned<IpAddr>>>,
+    pub(super) multicast: Field<Vec<Spanned<String>>>,
     pub(super) port_base: Field<u16>,
     pub(super) queues: Field<u16>,
     pub(super) cpus: Field<Vec<Spanned<usize>>>,

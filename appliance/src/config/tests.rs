@@ -113,8 +113,8 @@ fn refusals_point_at_the_place_and_say_what_to_change() {
         (&format!("{udp}mtux = 1\n"), "x.toml:3:1: unknown field `mtux`, expected one of `port`"),
         (&format!("{udp}queues = 0\n"), "x.toml:3:10: data.queues: 0 is out of range: use 1 to 64"),
         (
-            &format!("{udp}queues = 2\nport_base = 65535\n"),
-            "x.toml:4:13: data.port_base: 65535 is out of range: use 1 to 65534",
+            &format!("{udp}queues = 2\nport_base = 65534\n"),
+            "x.toml:4:13: data.port_base: 65534 is out of range: use 1 to 65533",
         ),
         (&format!("{udp}queues = 2\ncpus = [1]\n"), "x.toml:4:8: data.cpus: 1 CPUs for 2 queues"),
         (&format!("{udp}queues = 2\ncpus = [1,\n  1]\n"), "x.toml:5:3: data.cpus: CPU 1 twice"),
@@ -221,4 +221,33 @@ fn the_token_is_not_shown() {
     let config = parse("[control]\ntoken = \"hush\"\n[data]\nport = \"udp\"\n").unwrap();
     assert_eq!(config.control.token.as_deref(), Some("hush"));
     assert!(!format!("{config:?}").contains("hush"));
+}
+
+#[test]
+fn multicast_blocks_have_an_address_for_each_job() {
+    let groups = |list: &str| {
+        parse(&format!("[data]\nport = \"udp\"\nmulticast = {list}\n")).map(|c| c.data.groups)
+    };
+    let default = groups("[\"239.255.71.0/24\", \"ff15::8047:4200/120\"]").unwrap();
+    assert_eq!(default, Groups::default());
+    assert_eq!(default.of(255, true), Some("239.255.71.255".parse().unwrap()));
+    assert_eq!(default.of(255, false), Some("ff15::8047:42ff".parse().unwrap()));
+    assert_eq!(groups("[]").unwrap(), Groups::NONE);
+    let one = groups("[\"239.1.0.0/16\"]").unwrap();
+    assert_eq!((one.of(7, true), one.of(7, false)), (Some([239, 1, 0, 7].into()), None));
+    for (block, reason) in [
+        ("239.1.2.3", "is no block of addresses"),
+        ("239.1.2.0/24x", "is no block of addresses"),
+        ("239.1.2.0/25", "too few addresses, one for each of 256 jobs: use /24 or less"),
+        ("ff15::/121", "use /120 or less"),
+        ("10.0.0.0/24", "10.0.0.0 is no multicast address"),
+        ("224.0.0.0/24", "routing protocols"),
+        ("239.1.2.1/24", "the bits behind the first 24 must be 0"),
+        ("ff15::1/120", "the bits behind the first 120 must be 0"),
+        ("239.2.0.0/24\", \"239.1.0.0/24", "239.1.0.0/24 is the second block of its family"),
+    ] {
+        let error = groups(&format!("[\"{block}\"]")).unwrap_err().to_string();
+        assert!(error.starts_with("x.toml:3:") && error.contains("data.multicast"), "{error}");
+        assert!(error.contains(reason), "{error}");
+    }
 }

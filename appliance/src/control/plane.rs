@@ -2,7 +2,7 @@
 
 use super::cookies::Cookies;
 use super::refused::Refused;
-use super::registry::{Action, Answer, Registry, Settings};
+use super::registry::{Action, Answer, Registry, Secrets, Settings};
 use super::sources::{OpenSources, Sources};
 use crate::dataplane::handle::{Command, CoreHandle, Event, Report};
 use crate::dataplane::job::JobTable;
@@ -93,9 +93,10 @@ impl Plane {
     pub(super) fn join(&mut self, name: &str, request: &JoinRequest) -> Result<Answer, Refused> {
         self.healthy()?;
         self.poll();
-        let cookie = self.cookies.draw().map_err(Refused::Random)?;
+        let mut draw = || self.cookies.draw().map_err(Refused::Random);
+        let secrets = Secrets { rank: draw()?, group: draw()? };
         let now = self.now();
-        let answer = self.registry.join(now, name, request, cookie, &mut *self.sources);
+        let answer = self.registry.join(now, name, request, secrets, &mut *self.sources);
         let applied = self.apply();
         if let Err(refused) = &answer {
             let (error, rank) = (refused.word(), request.rank);

@@ -1,9 +1,10 @@
 //! Everything that the control plane refuses, with the word, the status and the sentence for it.
 
 use super::sources::SourcesError;
+use crate::config::Groups;
 use gradbox_protocol::control::Refusal;
 use gradbox_protocol::layout::LayoutError;
-use gradbox_protocol::{MAX_WORLD, control::JoinRequest};
+use gradbox_protocol::{MAX_WORLD, Reply, control::JoinRequest};
 use std::net::{IpAddr, SocketAddr};
 
 /// Largest body of a request, in bytes.
@@ -46,6 +47,17 @@ pub enum Refused {
         list(has)
     )]
     AddressFamily { address: SocketAddr, has: Vec<IpAddr> },
+    #[error(
+        "reply: multicast needs a group, and this box has none for {}: join with reply = unicast, \
+         or give it a block of that family in data.multicast",
+        if *v4 { "IPv4" } else { "IPv6" }
+    )]
+    NoGroup { v4: bool },
+    #[error(
+        "rank {rank} of job {job} joins from {ip}, rank {other} from {theirs}: with reply = \
+         multicast all ranks need addresses of one family; use one, or reply = unicast"
+    )]
+    MixedFamilies { job: String, rank: u8, ip: IpAddr, other: u8, theirs: SocketAddr },
     #[error("tensors: {0}")]
     BadTensors(LayoutError),
     #[error(
@@ -100,6 +112,7 @@ impl Refused {
             Self::Slow { .. } => 408,
             Self::DuplicateRank { .. }
             | Self::Mismatch { .. }
+            | Self::MixedFamilies { .. }
             | Self::Moved { .. }
             | Self::NotMember { .. } => 409,
             Self::BodyTooLarge => 413,
@@ -109,6 +122,7 @@ impl Refused {
             | Self::BadInstance { .. }
             | Self::BadAddress { .. }
             | Self::AddressFamily { .. }
+            | Self::NoGroup { .. }
             | Self::BadTensors(_) => 422,
             Self::TooManyJobs { .. }
             | Self::Sources { .. }
@@ -135,6 +149,8 @@ impl Refused {
             Self::BadInstance { .. } => "bad_instance",
             Self::BadAddress { .. } => "bad_address",
             Self::AddressFamily { .. } => "address_family",
+            Self::NoGroup { .. } => "no_group",
+            Self::MixedFamilies { .. } => "mixed_families",
             Self::BadTensors(_) => "bad_tensors",
             Self::TooLarge { .. } => "too_large",
             Self::TooManyJobs { .. } => "too_many_jobs",
@@ -205,6 +221,15 @@ pub(super) fn check_join(
     if !addresses.iter().any(|a| a.is_ipv4() == ip.is_ipv4()) {
         let address = SocketAddr::new(ip, r.address.port());
         return Err(Refused::AddressFamily { address, has: addresses.to_vec() });
+    }
+    Ok(())
+}
+
+/// Refuses a job that wants a group where the box has none for its address.
+pub(super) fn check_group(r: &JoinRequest, groups: &Groups) -> Result<(), Refused> {
+    let v4 = r.address.ip().to_canonical().is_ipv4();
+    if r.reply == Reply::Multicast && groups.of(0, v4).is_none() {
+        return Err(Refused::NoGroup { v4 });
     }
     Ok(())
 }

@@ -14,11 +14,12 @@ mod job;
 mod tests;
 mod view;
 
-use super::refused::{Refused, check_join, check_name};
+use super::refused::{Refused, check_group, check_join, check_name};
 use super::sources::Sources;
+use crate::config::Groups;
 use crate::dataplane::plan::{JobPlan, MAX_JOBS};
 use admission::Admission;
-use gradbox_protocol::control::{JoinRequest, Joined, LeaveRequest, Waiting};
+use gradbox_protocol::control::{Group, JoinRequest, Joined, LeaveRequest, Waiting};
 use job::{Forming, Job, Joiner, Running, Spec};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -37,8 +38,10 @@ pub struct Settings {
     pub chunk_bytes: u16,
     /// Addresses of the data plane, at most one of each family.
     pub addresses: Vec<IpAddr>,
-    /// UDP port of shard 0.
+    /// UDP port of shard 0. The port behind that of the last shard is the groups'.
     pub port_base: u16,
+    /// Multicast groups, by job id.
+    pub groups: Groups,
     /// What a join must bring, if anything.
     pub token: Option<String>,
     /// A member of a forming generation that is silent for longer is dropped.
@@ -71,6 +74,15 @@ pub enum Action {
         /// Packets that each rank may have in flight to each shard.
         credit: u16,
     },
+}
+
+/// Fresh random numbers for a join, none of them 0.
+#[derive(Clone, Copy, Debug)]
+pub struct Secrets {
+    /// Cookie of the rank, where the join makes the worker a member.
+    pub rank: u32,
+    /// Cookie of the job's group, where the join begins a generation.
+    pub group: u32,
 }
 
 /// The answer to a join that is not refused.
@@ -111,8 +123,7 @@ impl Registry {
         self.jobs.values().any(|j| j.current.as_ref().is_some_and(|c| c.removing.is_some()))
     }
 
-    /// A worker joins, or repeats its join. `cookie` is a fresh random number, not 0, which is
-    /// used where this makes the worker a member.
+    /// A worker joins, or repeats its join.
     ///
     /// [`Answer::Joined`] may be given before the cores have taken the job in: who passes it on
     /// must wait for them.
@@ -124,11 +135,12 @@ impl Registry {
         now: Duration,
         name: &str,
         request: &JoinRequest,
-        cookie: u32,
+        secrets: Secrets,
         sources: &mut dyn Sources,
     ) -> Result<Answer, Refused> {
         let s = &self.settings;
         check_join(name, request, s.token.as_deref(), &s.addresses)?;
+        check_group(request, &s.groups)?;
         self.expire(now, sources);
         let rank = usize::from(request.rank);
         let ip = request.address.ip().to_canonical();
@@ -149,7 +161,7 @@ impl Registry {
         }
 
         let Some(next) = self.jobs.get_mut(name).and_then(|j| j.next.as_mut()) else {
-            return self.begin(now, name, request, (address, cookie), sources);
+            return self.begin(now, name, request, (address, secrets), sources);
         };
         let mine = next.members.get(rank).and_then(Option::as_ref);
         if next.complete() && mine.is_none_or(|m| m.instance != request.instance) {
@@ -158,6 +170,7 @@ impl Registry {
             return Ok(Answer::Waiting(Waiting { missing }));
         }
         next.spec.must_match(name, request)?;
+        next.must_share_family(name, request.rank, ip)?;
         match &mut next.members[rank] {
             Some(taken) if taken.instance != request.instance => {
                 return Err(Refused::DuplicateRank {
@@ -175,7 +188,7 @@ impl Registry {
             Some(taken) => taken.seen = now,
             empty @ None => {
                 allow(sources, ip)?;
-                let instance = request.instance;
+                let (instance, cookie) = (request.instance, secrets.rank);
                 *empty = Some(Joiner { instance, address, cookie, seen: now });
             }
         }
@@ -188,7 +201,7 @@ impl Registry {
         now: Duration,
         name: &str,
         request: &JoinRequest,
-        (address, cookie): (SocketAddr, u32),
+        (address, secrets): (SocketAddr, Secrets),
         sources: &mut dyn Sources,
     ) -> Result<Answer, Refused> {
         if !self.jobs.contains_key(name) && self.jobs.len() >= MAX_JOBS {
@@ -203,8 +216,8 @@ impl Registry {
         };
         allow(sources, address.ip())?;
         let rank = usize::from(request.rank);
-        let mut next = Forming::new(Spec::of(request), layout, now);
-        let instance = request.instance;
+        let mut next = Forming::new(Spec::of(request), layout, secrets.group, now);
+        let (instance, cookie) = (request.instance, secrets.rank);
         next.members[rank] = Some(Joiner { instance, address, cookie, seen: now });
         self.jobs.entry(name.to_owned()).or_default().next = Some(next);
         Ok(self.answer(now, name, rank, sources))
@@ -243,6 +256,7 @@ impl Registry {
             shards: current.plan.layout.shards(),
             chunk_bytes: s.chunk_bytes,
             credit: current.credit,
+            group: current.plan.group.map(|g| Group { address: g.to.into(), cookie: g.cookie }),
         }
     }
 

@@ -5,6 +5,7 @@
 //! so that the data plane above sees no difference and an answer is sent to whom it names.
 
 mod batch;
+mod group;
 
 use super::counters::{Counter, Counters};
 use super::frame::{Frame, ORIGIN, Packet};
@@ -15,7 +16,7 @@ use batch::{Batch, Sent};
 use gradbox_protocol::HEADER_LEN;
 use gradbox_protocol::envelope::{self, Envelope, Link};
 use nix::poll::{PollFd, PollFlags};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -41,6 +42,14 @@ pub enum UdpError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The socket cannot send to multicast groups.
+    #[error("cannot send to multicast groups from {address}: {source}")]
+    Multicast {
+        /// Address that it is bound to.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
 }
 
 /// One socket for each address family.
@@ -56,7 +65,7 @@ impl UdpPort {
     /// Sockets bound to `addresses`, at most one of each family, that receive into `umem`.
     ///
     /// # Errors
-    /// Where an address cannot be bound.
+    /// Where an address cannot be bound, or not send to multicast groups.
     pub fn new(umem: Umem, addresses: &[SocketAddr]) -> Result<Self, UdpError> {
         let sockets = addresses
             .iter()
@@ -64,6 +73,8 @@ impl UdpPort {
                 let socket = bind(address).map_err(|source| UdpError::Bind { address, source })?;
                 // Port 0 becomes the one that was given.
                 let bound = socket.local_addr().unwrap_or(address);
+                group::prepare(&SockRef::from(&socket), bound.ip())
+                    .map_err(|source| UdpError::Multicast { address: bound, source })?;
                 Ok((socket, bound))
             })
             .collect::<Result<Vec<_>, UdpError>>()?;

@@ -1,6 +1,7 @@
 //! What came from the box.
 
 use super::{Awaited, Engine, Place, State, Waiting};
+use gradbox_protocol::header::GROUP_RANK;
 use gradbox_protocol::status::StatusBody;
 use gradbox_protocol::{ErrorCode, Flags, Header, Kind};
 
@@ -12,6 +13,9 @@ impl Engine {
             self.stats.stale += 1;
             return;
         };
+        if header.job.get() == self.config.job && header.rank == GROUP_RANK {
+            return self.receive_for_all(now, header, body, marked);
+        }
         let stamp = header.stamp.get();
         let ours = header.job.get() == self.config.job
             && header.rank == self.config.rank
@@ -30,6 +34,27 @@ impl Engine {
             self.stats.stale += 1;
             return;
         }
+        self.note_answer(now, header, stamp, marked);
+    }
+
+    /// A RESULT that every rank of the job gets. It has no stamp: the group's cookie is what
+    /// strangers do not know, and the stamp of this rank's own PUSH tells its age.
+    fn receive_for_all(&mut self, now: u64, header: &Header, body: &[u8], marked: bool) {
+        let ours = self.config.group_cookie == Some(header.cookie.get())
+            && header.kind() == Some(Kind::Result)
+            && header.stamp.get() == 0;
+        let stamp = self.stamp_of(Place::of(header));
+        let before = self.stats.results;
+        if !ours || !self.result(now, header, body) {
+            self.stats.stale += 1;
+            return;
+        }
+        self.stats.multicast += self.stats.results - before;
+        self.note_answer(now, header, stamp.unwrap_or(0), marked);
+    }
+
+    /// Something was taken that answers the packet stamped `stamp`.
+    fn note_answer(&mut self, now: u64, header: &Header, stamp: u64, marked: bool) {
         self.heard_at = Some(now);
         self.asked_at = None;
         let shard = header.chunk.get() as usize % self.shards.len();
@@ -48,7 +73,7 @@ impl Engine {
         if usize::from(len) != body.len() {
             return false;
         }
-        let place = Place { tensor, round: header.round.get(), chunk };
+        let place = Place::of(header);
         match self.state_of(place) {
             None | Some(State::Unsent) => {
                 // The round before is known to be over: a late copy of its result.
@@ -207,14 +232,6 @@ impl Engine {
     }
 
     fn is_last_push(&self, header: &Header) -> bool {
-        let place = Place {
-            tensor: header.tensor.get(),
-            round: header.round.get(),
-            chunk: header.chunk.get(),
-        };
-        self.state_of(place) == Some(State::Flight)
-            && self.tensors[usize::from(place.tensor)].as_ref().is_some_and(|a| {
-                a.chunks[(place.chunk - a.first) as usize].stamp == header.stamp.get()
-            })
+        self.in_flight(Place::of(header), header.stamp.get())
     }
 }

@@ -1,6 +1,7 @@
 //! What a worker knows of one shard: the congestion window, the round-trip time, the queues.
 
 use super::MILLISECOND;
+use gradbox_protocol::Header;
 use std::collections::VecDeque;
 
 /// Where the window starts: 45 KB at the usual chunk size, well below any receive buffer.
@@ -30,6 +31,13 @@ pub(super) struct Place {
     pub(super) tensor: u16,
     pub(super) round: u32,
     pub(super) chunk: u32,
+}
+
+impl Place {
+    /// What the header of a PUSH, RESULT or ERROR speaks of.
+    pub(super) fn of(header: &Header) -> Self {
+        Self { tensor: header.tensor.get(), round: header.round.get(), chunk: header.chunk.get() }
+    }
 }
 
 /// What a worker knows of one shard.

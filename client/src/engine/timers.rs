@@ -78,10 +78,7 @@ impl Engine {
     }
 
     pub(super) fn in_flight(&self, place: Place, stamp: u64) -> bool {
-        self.state_of(place) == Some(State::Flight)
-            && self.tensors[usize::from(place.tensor)]
-                .as_ref()
-                .is_some_and(|a| a.chunks[(place.chunk - a.first) as usize].stamp == stamp)
+        self.state_of(place) == Some(State::Flight) && self.stamp_of(place) == Some(stamp)
     }
 
     /// A result came: the next probe follows soon.

@@ -1,6 +1,6 @@
 //! What to send now.
 
-use super::{Engine, Place, State, Transmit};
+use super::{Chunk, Engine, Place, State, Transmit};
 use gradbox_protocol::{Flags, Header, Kind};
 
 /// Packets that one shard may send before the next one's turn: one segmentation-offload batch.
@@ -146,8 +146,17 @@ impl Engine {
 
     /// State of a chunk, where its round has not ended.
     pub(super) fn state_of(&self, place: Place) -> Option<State> {
+        self.chunk_of(place).map(|chunk| chunk.state)
+    }
+
+    /// Stamp of the last PUSH of a chunk, where its round has not ended.
+    pub(super) fn stamp_of(&self, place: Place) -> Option<u64> {
+        self.chunk_of(place).map(|chunk| chunk.stamp)
+    }
+
+    fn chunk_of(&self, place: Place) -> Option<&Chunk> {
         let active = self.tensors.get(usize::from(place.tensor))?.as_ref()?;
         let chunk = active.chunks.get(place.chunk.checked_sub(active.first)? as usize)?;
-        (active.round == place.round).then_some(chunk.state)
+        (active.round == place.round).then_some(chunk)
     }
 }

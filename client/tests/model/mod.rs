@@ -1,5 +1,6 @@
 //! A second, slow and obviously right implementation of the box's slot rules, without I/O.
 
+use gradbox_protocol::header::GROUP_RANK;
 use gradbox_protocol::layout::Layout;
 use gradbox_protocol::status::StatusBody;
 use gradbox_protocol::{DType, ErrorCode, Flags, Header, Kind, Op, STATUS_CHUNKS};
@@ -84,6 +85,8 @@ pub(crate) struct Model {
     pub(crate) credit: u16,
     /// By rank.
     pub(crate) cookies: Vec<u32>,
+    /// Where results go to all ranks at once, the cookie that they carry.
+    pub(crate) group_cookie: Option<u32>,
     /// Chunks of rounds that were complete, PUSH that were duplicates.
     pub(crate) duplicates: u64,
     slots: Vec<Slot>,
@@ -95,6 +98,7 @@ impl Model {
         Self {
             slots: vec![slot; layout.chunks() as usize],
             cookies: (0..u32::from(world)).map(|r| 0xc00c_1e00 + r).collect(),
+            group_cookie: None,
             duplicates: 0,
             dtype,
             op,
@@ -155,9 +159,13 @@ impl Model {
                 let inputs: Vec<&[u8]> = parts.iter().map(|(_, b)| b.as_slice()).collect();
                 slot.result = combine(dtype, op, &inputs);
                 slot.completed += 1;
-                for (header, _) in &parts {
-                    let packet = answer(header, Kind::Result, &slot.result, marked);
-                    out.push((header.rank, packet));
+                for (rank, (header, _)) in (0..).zip(&parts) {
+                    let mut header = *header;
+                    if let Some(cookie) = self.group_cookie {
+                        (header.rank, header.cookie) = (GROUP_RANK, cookie.into());
+                        header.stamp = 0.into();
+                    }
+                    out.push((rank, answer(&header, Kind::Result, &slot.result, marked)));
                 }
             }
         } else if header.round.get() + 1 == slot.completed {

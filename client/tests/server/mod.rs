@@ -215,6 +215,7 @@ fn join(request: JoinRequest, info: &BoxInfo, state: &mut State) -> (u16, String
         shards: info.shards,
         chunk_bytes: info.chunk_bytes,
         credit: CREDIT,
+        group: None,
     };
     (200, serde_json::to_string(&joined).unwrap())
 }

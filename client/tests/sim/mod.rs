@@ -65,6 +65,8 @@ pub(crate) struct Job {
     pub(crate) rounds: u32,
     /// All tensors in one call, or each in its own.
     pub(crate) together: bool,
+    /// One result for all ranks, which each may lose.
+    pub(crate) multicast: bool,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,6 +129,7 @@ pub(crate) fn config(job: &Job, rank: usize, model: &Model) -> Config {
         job: JOB,
         rank: rank as u8,
         cookie: model.cookies[rank],
+        group_cookie: model.group_cookie,
         layout: model.layout.clone(),
         credit: job.credit,
         receive_packets: 3000,
@@ -139,7 +142,8 @@ impl Sim {
         let layout =
             Layout::new(job.dtype, job.sizes.iter().copied(), job.chunk_bytes, job.shards).unwrap();
         let world = weather.starts.len();
-        let model = Model::new(job.dtype, job.op, world as u8, layout, job.credit);
+        let mut model = Model::new(job.dtype, job.op, world as u8, layout, job.credit);
+        model.group_cookie = job.multicast.then_some(0xa11);
         let peers = (0..world).map(|rank| Peer {
             engine: Engine::new(config(&job, rank, &model)),
             inbox: Vec::new(),

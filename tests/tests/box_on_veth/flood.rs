@@ -1,7 +1,7 @@
 //! A job while somebody else on the same network sends everything that nobody should send.
 
 use gradbox_protocol::control::{JoinRequest, Joined, TensorEntry};
-use gradbox_protocol::{DType, Header, Kind, Op, VERSION};
+use gradbox_protocol::{DType, Header, Kind, Op, Reply, VERSION};
 use gradbox_tests::lab::appliance::{Setup, TheBox};
 use gradbox_tests::lab::job::Job;
 use gradbox_tests::lab::process::until;
@@ -144,6 +144,7 @@ fn join_by_hand(the_box: &TheBox<'_>, address: SocketAddr) -> Joined {
         world: 1,
         dtype: DType::F32,
         op: Op::Sum,
+        reply: Reply::Unicast,
         token: None,
         instance: 1,
         address,

@@ -29,6 +29,7 @@ fn refused_joins_say_what_to_change() {
     for (change, code, word, says) in [
         (json!({"dtype": "f64"}), 422, "bad_body", "f32"),
         (json!({"op": "product"}), 422, "bad_body", "sum"),
+        (json!({"reply": "broadcast"}), 422, "bad_body", "multicast"),
         (json!({"rank": 2}), 422, "bad_rank", "use 0 to 1"),
         (json!({"world": 33}), 422, "bad_world", "use 1 to 32"),
         (json!({"token": "guess"}), 403, "bad_token", "control.token"),

@@ -4,7 +4,7 @@ use super::AllReduce;
 use super::source::Source;
 use anyhow::Context;
 use gradbox_client::{Report, Stats, Worker};
-use gradbox_protocol::{DType, Op};
+use gradbox_protocol::{DType, Op, Reply};
 use serde::Serialize;
 use std::path::Path;
 
@@ -15,6 +15,7 @@ pub(super) struct Record {
     rank: u8,
     world: u8,
     op: Op,
+    reply: Reply,
     dtype: DType,
     wire_dtype: DType,
     /// `port` and `mode` of the box, as its kernel reports them.
@@ -42,6 +43,8 @@ pub(super) struct Round {
     pushed: u64,
     pub(super) resent: u64,
     results: u64,
+    /// Of those, RESULTs that were for all ranks.
+    multicast: u64,
     duplicates: u64,
     stale: u64,
     queries: u64,
@@ -59,6 +62,7 @@ impl Record {
             rank: args.rank,
             world: args.world,
             op: args.op,
+            reply: args.reply,
             dtype: source.dtype(),
             wire_dtype: wire,
             box_port: info.port.clone(),
@@ -92,6 +96,7 @@ impl Round {
             pushed: after.pushed - before.pushed,
             resent: after.resent - before.resent,
             results: after.results - before.results,
+            multicast: after.multicast - before.multicast,
             duplicates: after.duplicates - before.duplicates,
             stale: after.stale - before.stale,
             queries: after.queries - before.queries,

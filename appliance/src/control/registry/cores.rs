@@ -4,6 +4,9 @@ use super::job::{Forming, Running};
 use super::{Action, Registry, revoke};
 use crate::control::sources::Sources;
 use crate::dataplane::plan::MAX_JOBS;
+use gradbox_protocol::Reply;
+use gradbox_protocol::envelope::Endpoint;
+use std::net::SocketAddr;
 use std::time::Duration;
 use tracing::info;
 
@@ -102,9 +105,10 @@ impl Registry {
     }
 
     fn install(&mut self, now: Duration, name: &str, complete: Forming, id: u16) {
+        let group = self.group_of(&complete, id);
         let Some(job) = self.jobs.get_mut(name) else { return };
         job.generations += 1;
-        let current = Running::of(complete, id, job.generations, now);
+        let current = Running::of(complete, (id, group), job.generations, now);
         let plan = current.plan.clone();
         info!(
             job = name,
@@ -113,6 +117,7 @@ impl Registry {
             world = plan.members.len(),
             dtype = plan.dtype.name(),
             op = plan.op.name(),
+            reply = current.spec.reply.name(),
             chunks = plan.layout.chunks(),
             "all ranks have joined"
         );
@@ -120,6 +125,16 @@ impl Registry {
         let credit = self.recredit();
         self.actions.retain(|a| !matches!(a, Action::Credit { job, .. } if *job == id));
         self.actions.push(Action::Add { plan, credit });
+    }
+
+    /// The group of a generation that wants one, under the id `id`.
+    fn group_of(&self, complete: &Forming, id: u16) -> Option<Endpoint> {
+        let s = &self.settings;
+        let first = complete.members.iter().flatten().next()?;
+        // Ranks of another family, and families without groups, were refused.
+        let ip = s.groups.of(id, first.address.is_ipv4())?;
+        let port = s.port_base.checked_add(s.capacity.len() as u16)?;
+        (complete.spec.reply == Reply::Multicast).then(|| SocketAddr::new(ip, port).into())
     }
 
     /// Deals the receive budget anew to all running jobs, and returns one rank's share.

@@ -1,12 +1,13 @@
 //! One job: the generation that works, and the one that forms.
 
 use super::super::refused::Refused;
-use crate::dataplane::plan::{JobPlan, Member, frames_needed};
+use crate::dataplane::plan::{Group, JobPlan, Member, frames_needed};
 use gradbox_protocol::control::{JoinRequest, TensorEntry};
+use gradbox_protocol::envelope::Endpoint;
 use gradbox_protocol::layout::{Layout, LayoutError};
-use gradbox_protocol::{DType, Op};
+use gradbox_protocol::{DType, Op, Reply};
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,12 +17,14 @@ pub(super) struct Spec {
     pub(super) world: u8,
     pub(super) dtype: DType,
     pub(super) op: Op,
+    pub(super) reply: Reply,
     pub(super) tensors: Vec<TensorEntry>,
 }
 
 impl Spec {
     pub(super) fn of(r: &JoinRequest) -> Self {
-        Self { world: r.world, dtype: r.dtype, op: r.op, tensors: r.tensors.clone() }
+        let (world, dtype, op, reply) = (r.world, r.dtype, r.op, r.reply);
+        Self { world, dtype, op, reply, tensors: r.tensors.clone() }
     }
 
     pub(super) fn layout(&self, chunk_bytes: u16, shards: u16) -> Result<Layout, LayoutError> {
@@ -37,6 +40,8 @@ impl Spec {
             (format!("dtype = {}", self.dtype), r.dtype.to_string())
         } else if self.op != r.op {
             (format!("op = {}", self.op), r.op.to_string())
+        } else if self.reply != r.reply {
+            (format!("reply = {}", self.reply), r.reply.to_string())
         } else if self.tensors.len() != r.tensors.len() {
             (format!("{} tensors", self.tensors.len()), r.tensors.len().to_string())
         } else if let Some((i, (a, b))) =
@@ -72,15 +77,30 @@ pub(super) struct Forming {
     /// Frames that it needs, by core.
     pub(super) frames: Vec<u64>,
     pub(super) members: Vec<Option<Joiner>>,
+    /// Cookie of the group, where it will have one.
+    pub(super) group_cookie: u32,
     /// When its first rank joined.
     pub(super) since: Duration,
 }
 
 impl Forming {
-    pub(super) fn new(spec: Spec, layout: Layout, since: Duration) -> Self {
+    pub(super) fn new(spec: Spec, layout: Layout, group_cookie: u32, since: Duration) -> Self {
         let world = usize::from(spec.world);
         let frames = (0..layout.shards()).map(|s| frames_needed(&layout, s, world)).collect();
-        Self { spec, layout, frames, members: vec![None; world], since }
+        Self { spec, layout, frames, members: vec![None; world], group_cookie, since }
+    }
+
+    /// Refuses `rank` of a generation with a group where another rank's address is of another
+    /// family than `ip`: one packet cannot reach both.
+    pub(super) fn must_share_family(&self, job: &str, rank: u8, ip: IpAddr) -> Result<(), Refused> {
+        let others = (0..).zip(&self.members).filter(|(r, _)| *r != rank);
+        let mut others = others.filter_map(|(r, m)| Some((r, m.as_ref()?.address)));
+        match others.find(|(_, a)| a.is_ipv4() != ip.is_ipv4()) {
+            Some((other, theirs)) if self.spec.reply == Reply::Multicast => {
+                Err(Refused::MixedFamilies { job: job.to_owned(), rank, ip, other, theirs })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ranks that have not joined, ascending.
@@ -123,8 +143,14 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// The generation that `forming` becomes, all of whose ranks are there.
-    pub(super) fn of(forming: Forming, id: u16, generation: u32, now: Duration) -> Self {
+    /// The generation that `forming` becomes, all of whose ranks are there, with its id and, where
+    /// it wants one, its group.
+    pub(super) fn of(
+        forming: Forming,
+        (id, group): (u16, Option<Endpoint>),
+        generation: u32,
+        now: Duration,
+    ) -> Self {
         let joiners: Vec<_> = forming.members.into_iter().flatten().collect();
         debug_assert_eq!(joiners.len(), usize::from(forming.spec.world));
         let member = |j: &Joiner| Member { source: j.address.into(), cookie: j.cookie };
@@ -134,7 +160,7 @@ impl Running {
             op: forming.spec.op,
             layout: forming.layout,
             members: joiners.iter().map(member).collect(),
-            group: None,
+            group: group.map(|to| Group { to, cookie: forming.group_cookie }),
         };
         let seat = |j: Joiner| Seat { instance: j.instance, address: j.address, left: false };
         Self {

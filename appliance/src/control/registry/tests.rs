@@ -1,9 +1,11 @@
 //! The registry under single cases and under random sequences of everything.
 
+mod groups;
+
 use super::super::sources::SourcesError;
 use super::*;
 use gradbox_protocol::control::TensorEntry;
-use gradbox_protocol::{DType, Op};
+use gradbox_protocol::{DType, Op, Reply};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -47,6 +49,7 @@ fn registry() -> Registry {
         chunk_bytes: 64,
         addresses: vec!["10.0.0.1".parse().unwrap()],
         port_base: 9100,
+        groups: Groups::default(),
         token: None,
         join_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(100),
@@ -68,7 +71,8 @@ fn spec(kind: u8) -> (u8, DType, Vec<TensorEntry>) {
 fn request(kind: u8, rank: u8, instance: u64) -> JoinRequest {
     let (world, dtype, tensors) = spec(kind);
     let address = SocketAddr::from(([10, 0, 1, rank + 10 * (instance % 3) as u8], 4000));
-    JoinRequest { rank, world, dtype, op: Op::Sum, token: None, instance, address, tensors }
+    let (op, reply, token) = (Op::Sum, Reply::Unicast, None);
+    JoinRequest { rank, world, dtype, op, reply, token, instance, address, tensors }
 }
 
 struct Rig {
@@ -86,7 +90,8 @@ impl Rig {
 
     fn send(&mut self, name: &str, request: &JoinRequest) -> Result<Answer, Refused> {
         self.cookie += 1;
-        self.registry.join(self.now, name, request, self.cookie, &mut self.list)
+        let secrets = Secrets { rank: self.cookie, group: self.cookie + (1 << 20) };
+        self.registry.join(self.now, name, request, secrets, &mut self.list)
     }
 
     fn join(&mut self, name: &str, kind: u8, rank: u8, instance: u64) -> Result<Answer, Refused> {

@@ -53,6 +53,7 @@ impl Registry {
             world: spec.world,
             dtype: spec.dtype,
             op: spec.op,
+            reply: spec.reply,
             joining: next.map_or_else(Vec::new, |n| n.missing()),
             joining_s: next.map_or(0.0, |n| now.saturating_sub(n.since).as_secs_f64()),
             reserved_bytes: frames * self.settings.frame_bytes,
