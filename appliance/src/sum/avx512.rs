@@ -189,7 +189,7 @@ impl Lanes for Avx512 {
             let even = _mm512_srli_epi32::<16>(round_bf16(a[0]));
             // Where the mask is set, the odd ones: (even & !mask) | (odd & mask).
             let mask = _mm512_set1_epi32(!0xffff);
-            _mm512_ternarylogic_epi32::<0b1110_0100>(even, round_bf16(a[1]), mask)
+            _mm512_ternarylogic_epi32::<0b1101_1000>(even, round_bf16(a[1]), mask)
         })
     }
 
