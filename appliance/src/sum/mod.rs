@@ -209,6 +209,28 @@ impl Reduce {
         unsafe { (self.kernel)(frames, len, false) }
     }
 
+    /// As [`Reduce::into_all`], or with `to_all` false as [`Reduce::into_first`], for payloads that
+    /// are slices, one per rank in rank order, all of one length.
+    ///
+    /// # Panics
+    /// If there are not `world` of them, their lengths differ, or the length is not a multiple of
+    /// the element size.
+    #[inline]
+    pub fn slices(&self, frames: &mut [&mut [u8]], to_all: bool) {
+        assert_eq!(frames.len(), self.world, "one frame per rank");
+        let len = frames[0].len();
+        let mut pointers = [std::ptr::null_mut(); MAX_WORLD];
+        for (pointer, frame) in pointers.iter_mut().zip(frames) {
+            assert_eq!(frame.len(), len, "payloads of one length");
+            *pointer = frame.as_mut_ptr();
+        }
+        let pointers = &pointers[..self.world];
+        self.check(pointers, len);
+        // SAFETY: the slices are valid for `len` bytes, borrowed, and mutable ones never overlap;
+        // `select` vouches for the CPU, `check` for the shape.
+        unsafe { (self.kernel)(pointers, len, to_all) }
+    }
+
     #[inline]
     fn check(&self, frames: &[*mut u8], len: usize) {
         assert_eq!(frames.len(), self.world, "one frame per rank");
