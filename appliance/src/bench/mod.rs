@@ -1,13 +1,16 @@
 //! `gradbox bench`: how fast the box is here, beside what the machine allows and what others do.
 //!
 //! * [`sum`]: the sum kernels; [`path`]: `step()` in memory
-//! * [`figure`]: what is found, and its file; [`show`]: as tables; [`machine`]: where; [`spread`]: how surely
+//! * [`network`]: networks that a benchmark makes for itself
+//! * [`figure`]: what is found, and its file; [`show`]: as tables; [`machine`]: where;
+//!   [`spread`]: how surely
 //!
 //! Every benchmark compares the bits of a sample of its results with the reference.
 
 pub mod figure;
 mod groups;
 pub mod machine;
+pub mod network;
 pub mod path;
 pub mod show;
 pub mod spread;

@@ -149,6 +149,36 @@ fn refuses_what_it_cannot_do() {
     assert_eq!(Isa::available()[0], Isa::detect());
 }
 
+#[test]
+fn slices_are_combined_as_pointers_are() {
+    let payloads = Draw(1).payloads(DType::F32, 3, 1408);
+    let inputs: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
+    let mut expected = vec![0; 1408];
+    reference(DType::F32, Op::Sum, &inputs, &mut expected);
+    let reduce = Reduce::select(Isa::detect(), DType::F32, Op::Sum, 3).expect("available");
+    for to_all in [true, false] {
+        let mut frames = payloads.clone();
+        let mut slices: Vec<&mut [u8]> = frames.iter_mut().map(Vec::as_mut_slice).collect();
+        reduce.slices(&mut slices, &[], to_all);
+        for (rank, (frame, payload)) in frames.iter().zip(&payloads).enumerate() {
+            assert!(frame == if to_all || rank == 0 { &expected } else { payload }, "rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn slices_must_fit_each_other() {
+    let reduce = Reduce::select(Isa::Portable, DType::F32, Op::Sum, 2).expect("available");
+    for lengths in [&[8, 4][..], &[6, 6], &[8], &[8, 8, 8]] {
+        let mut frames: Vec<_> = lengths.iter().map(|&len| vec![0; len]).collect();
+        let refused = std::panic::catch_unwind(move || {
+            let mut slices: Vec<&mut [u8]> = frames.iter_mut().map(Vec::as_mut_slice).collect();
+            reduce.slices(&mut slices, &[], true);
+        });
+        assert!(refused.is_err(), "{lengths:?}");
+    }
+}
+
 /// SplitMix64: a payload is drawn from a seed, which is what a failure prints.
 struct Draw(u64);
 impl Draw {
