@@ -97,7 +97,7 @@ pub fn the_box_with_group(v6: bool) -> SimBox {
         .parse()
         .expect("well-formed address");
     let mut plan = JobPlan::clone(&plan(v6));
-    plan.group = Some(Group { to: to.into(), cookie: 0x99aa_bbcc });
+    plan.group = Some(Group { to, cookie: 0x99aa_bbcc });
     with(&Arc::new(plan))
 }
 

@@ -215,7 +215,7 @@ impl SimJob {
         };
         let to: SocketAddr = to.parse().expect("well-formed");
         let mut plan = JobPlan::clone(&self.plan);
-        plan.group = Some(Group { to: to.into(), cookie: 0x2000_0000 + u32::from(id) });
+        plan.group = Some(Group { to, cookie: 0x2000_0000 + u32::from(id) });
         for (r, (sender, member)) in (0..).zip(self.senders.iter_mut().zip(&mut plan.members)) {
             *sender = Sender::new(r, v6, sender.link.vlan.is_some());
             member.source = sender.from.into();
@@ -227,7 +227,7 @@ impl SimJob {
     /// Where the results for all ranks go, where there is such a place.
     #[must_use]
     pub fn group(&self) -> Option<SocketAddr> {
-        self.plan.group.map(|g| g.to.into())
+        self.plan.group.map(|g| g.to)
     }
 
     /// The bytes that `rank` contributes to `tensor` in `round`: any bits at all, so special

@@ -256,7 +256,7 @@ impl Registry {
             shards: current.plan.layout.shards(),
             chunk_bytes: s.chunk_bytes,
             credit: current.credit,
-            group: current.plan.group.map(|g| Group { address: g.to.into(), cookie: g.cookie }),
+            group: current.plan.group.map(|g| Group { address: g.to, cookie: g.cookie }),
         }
     }
 

@@ -3,6 +3,7 @@
 use gradbox_protocol::envelope::Endpoint;
 use gradbox_protocol::layout::Layout;
 use gradbox_protocol::{DType, Op};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Jobs that a box serves at once; job ids lie below it.
@@ -21,7 +22,7 @@ pub struct Member {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Multicast address and UDP port.
-    pub to: Endpoint,
+    pub to: SocketAddr,
     /// The secret that they carry, which is no rank's.
     pub cookie: u32,
 }

@@ -122,7 +122,7 @@ proptest! {
         let group: SocketAddr =
             if v6 { "[ff15::4742:107]:9102" } else { "239.199.66.7:9102" }.parse().unwrap();
         let sum = full.then(|| ones_complement_sum(&body[HEADER_LEN..]));
-        e.reply_to_group(&mut bytes, group.into(), body.len(), sum);
+        e.reply_to_group(&mut bytes, group, body.len(), sum);
         prop_assert_eq!(bytes.len(), asked.len());
         let back = Envelope::parse(&bytes);
         prop_assert_eq!(back, Some(e));

@@ -5,7 +5,6 @@ use super::{Action, Registry, revoke};
 use crate::control::sources::Sources;
 use crate::dataplane::plan::MAX_JOBS;
 use gradbox_protocol::Reply;
-use gradbox_protocol::envelope::Endpoint;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tracing::info;
@@ -128,13 +127,13 @@ impl Registry {
     }
 
     /// The group of a generation that wants one, under the id `id`.
-    fn group_of(&self, complete: &Forming, id: u16) -> Option<Endpoint> {
+    fn group_of(&self, complete: &Forming, id: u16) -> Option<SocketAddr> {
         let s = &self.settings;
         let first = complete.members.iter().flatten().next()?;
         // Ranks of another family, and families without groups, were refused.
         let ip = s.groups.of(id, first.address.is_ipv4())?;
         let port = s.port_base.checked_add(s.capacity.len() as u16)?;
-        (complete.spec.reply == Reply::Multicast).then(|| SocketAddr::new(ip, port).into())
+        (complete.spec.reply == Reply::Multicast).then(|| SocketAddr::new(ip, port))
     }
 
     /// Deals the receive budget anew to all running jobs, and returns one rank's share.

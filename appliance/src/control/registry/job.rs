@@ -3,7 +3,6 @@
 use super::super::refused::Refused;
 use crate::dataplane::plan::{Group, JobPlan, Member, frames_needed};
 use gradbox_protocol::control::{JoinRequest, TensorEntry};
-use gradbox_protocol::envelope::Endpoint;
 use gradbox_protocol::layout::{Layout, LayoutError};
 use gradbox_protocol::{DType, Op, Reply};
 use std::collections::BTreeSet;
@@ -147,7 +146,7 @@ impl Running {
     /// it wants one, its group.
     pub(super) fn of(
         forming: Forming,
-        (id, group): (u16, Option<Endpoint>),
+        (id, group): (u16, Option<SocketAddr>),
         generation: u32,
         now: Duration,
     ) -> Self {

@@ -36,7 +36,7 @@ fn a_group_is_the_jobs_and_its_cookie_the_generations() {
             _ => None,
         });
         let added = added.expect("the cores know the group");
-        assert_eq!((SocketAddr::from(added.to), added.cookie), (group.address, group.cookie));
+        assert_eq!((added.to, added.cookie), (group.address, group.cookie));
     }
     cookies.dedup();
     assert_eq!(cookies.len(), 3);
