@@ -13,6 +13,7 @@ pub use summary::{CoreSummary, Summary};
 use crate::config::{Attach, Config, Idle, PortConfig, UdpChecksum, XdpMode};
 use crate::control::{self, OpenSources, ServeError, Server, Sources, SourcesError};
 use crate::dataplane::core::Core;
+use crate::dataplane::counters::Reading;
 use crate::dataplane::faults::{Faults, FaultyPort};
 use crate::dataplane::handle::CoreHandle;
 use crate::dataplane::pool::Pool;
@@ -174,6 +175,11 @@ impl Appliance {
     #[must_use]
     pub const fn control(&self) -> SocketAddr {
         self.server.address()
+    }
+
+    /// What each core shows, by shard.
+    pub fn readings(&self) -> impl Iterator<Item = Reading> + '_ {
+        self.cores.iter().map(|c| c.handle.shown.read())
     }
 
     /// Stops everything, in order, and tells what was done.
@@ -375,6 +381,7 @@ fn run_core<P: Port + Send + 'static>(
             before = Instant::now();
         }
     }
+    core.close(&port);
     let summary = CoreSummary::of(&core, &port, shard, cpu, started.elapsed());
     Ended { summary, port: Box::new(port) }
 }

@@ -131,6 +131,11 @@ impl Core {
         self.outbox.len() + self.stranded.len()
     }
 
+    /// Takes the last numbers before the core stops.
+    pub fn close(&mut self, port: &impl Port) {
+        port.note_losses(&mut self.counters);
+    }
+
     /// Adds to the time that was spent on packets.
     pub const fn add_busy(&mut self, ns: u64) {
         self.busy_ns += ns;

@@ -60,6 +60,9 @@ counters! {
     DropNoFrame = "drop_no_frame": "No free frame for an answer or for a steered packet.",
     SteerWaited = "steer_waited": "Times that a packet for another core had to wait for a buffer; none was lost.",
     DropMisplaced = "drop_misplaced": "The driver put the packet where no slot can note it.",
+    DropRxRingFull = "drop_rx_ring_full": "Packets that the kernel dropped because the RX ring was full: the core was too slow (`xdp` port).",
+    DropSocket = "drop_socket": "Packets that the kernel dropped before the RX ring for another reason, such as an empty fill ring (`xdp` port).",
+    FillEmpty = "fill_empty": "Times that the kernel found the fill ring empty (`xdp` port).",
     FaultDropped = "fault_dropped": "Packets that the fault injector dropped.",
     FaultDuplicated = "fault_duplicated": "Packets that the fault injector duplicated.",
     FaultReordered = "fault_reordered": "Packets that the fault injector delayed past later ones.",
@@ -100,6 +103,11 @@ impl Counters {
     #[inline]
     pub fn add(&mut self, counter: Counter, n: u64) {
         self.0[counter as usize] += n;
+    }
+
+    /// Takes over a number that somebody else counts.
+    pub fn set(&mut self, counter: Counter, n: u64) {
+        self.0[counter as usize] = n;
     }
 
     /// Present value.

@@ -179,6 +179,10 @@ impl<P: Port> Port for FaultyPort<P> {
         lent
     }
 
+    fn note_losses(&self, counters: &mut Counters) {
+        self.inner.note_losses(counters);
+    }
+
     fn wait(&mut self, timeout: Duration, wake: BorrowedFd<'_>) {
         // A packet that is held back is work to come.
         if self.delayed_in.is_empty() && self.delayed_out.is_empty() && self.going.is_empty() {

@@ -41,6 +41,10 @@ pub trait Port {
     /// Frames that the port has.
     fn lent(&self) -> Lent;
 
+    /// Counts what was lost before it came to the port's rings, where the kernel tells. Takes a
+    /// system call: not for every step.
+    fn note_losses(&self, _counters: &mut Counters) {}
+
     /// Waits until there may be work or `wake` is readable, `timeout` at the longest.
     fn wait(&mut self, timeout: Duration, wake: BorrowedFd<'_>);
 }

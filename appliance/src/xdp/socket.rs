@@ -3,11 +3,12 @@
 #![expect(unsafe_code, reason = "socket options and kicks of AF_XDP")]
 
 mod error;
+mod options;
 
 pub use error::Error;
 
 use super::map::{self, Sizes};
-use crate::dataplane::counters::Counters;
+use crate::dataplane::counters::{Counter, Counters};
 use crate::dataplane::frame::{HEADROOM, Packet};
 use crate::dataplane::pool::Pool;
 use crate::dataplane::port::{self, Lent, Port};
@@ -37,9 +38,6 @@ const KICK_EVERY: Duration = Duration::from_micros(150);
 /// Send calls in a row for one batch: 32 packets go with each in copy mode
 /// (`TX_BATCH_SIZE`, net/xdp/xsk.c).
 const KICKS: u32 = 256;
-
-/// What the kernel charges for packets in flight in copy mode.
-const SEND_BUFFER: i32 = 64 << 20;
 
 /// Which modes may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,8 +186,8 @@ impl XdpPort {
         // locked away in the keeper.
         let mapped =
             unsafe { map::rings(fd, sizes, &keeper) }.map_err(failed("mapping its rings"))?;
-        let mode = read_mode(fd).map_err(failed("reading its mode (XDP_OPTIONS)"))?;
-        set_send_buffer(fd);
+        let mode = options::mode(fd).map_err(failed("reading its mode (XDP_OPTIONS)"))?;
+        options::set_send_buffer(fd);
         let rings = RingSet::new(mapped.rx, mapped.tx, mapped.fill, mapped.completion, s.fill);
         let mut port = Self { rings, umem, fd, mode, refused, kicked: Instant::now() };
         let mut pool = Pool::new(frames);
@@ -290,6 +288,15 @@ impl Port for XdpPort {
         self.rings.lent()
     }
 
+    fn note_losses(&self, counters: &mut Counters) {
+        // Without an answer the counters stay as they were.
+        if let Ok(lost) = options::losses(self.fd) {
+            counters.set(Counter::DropRxRingFull, lost.rx_ring_full);
+            counters.set(Counter::DropSocket, lost.rx_dropped);
+            counters.set(Counter::FillEmpty, lost.rx_fill_ring_empty_descs);
+        }
+    }
+
     fn wait(&mut self, timeout: Duration, wake: BorrowedFd<'_>) {
         if self.rings.tx_pending() > 0 {
             self.kick();
@@ -376,48 +383,6 @@ fn bind_once(
                 return Err(Error::NoZeroCopy { interface, queue, source });
             }
             _ => return Err(Error::Bind { interface, queue, source }),
-        }
-    }
-}
-
-/// Asks the kernel which mode the socket is in.
-fn read_mode(fd: RawFd) -> io::Result<Mode> {
-    // SAFETY: all zero is a valid value of this struct of integers.
-    let mut options: libc::xdp_options = unsafe { std::mem::zeroed() };
-    let mut len = size_of_val(&options) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into the struct.
-    let refused = unsafe {
-        libc::getsockopt(
-            fd,
-            libc::SOL_XDP,
-            libc::XDP_OPTIONS,
-            (&raw mut options).cast(),
-            &raw mut len,
-        )
-    };
-    if refused != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
-    Ok(if zero_copy { Mode::ZeroCopy } else { Mode::Copy })
-}
-
-/// Raises the limit on what may be in flight in copy mode; a lower one costs speed only.
-fn set_send_buffer(fd: RawFd) {
-    let bytes = SEND_BUFFER;
-    for option in [libc::SO_SNDBUFFORCE, libc::SO_SNDBUF] {
-        // SAFETY: the option's value is an int that lives beyond the call.
-        let refused = unsafe {
-            libc::setsockopt(
-                fd,
-                libc::SOL_SOCKET,
-                option,
-                (&raw const bytes).cast(),
-                size_of_val(&bytes) as libc::socklen_t,
-            )
-        };
-        if refused == 0 {
-            return;
         }
     }
 }

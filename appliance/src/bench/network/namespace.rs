@@ -1,6 +1,7 @@
 //! Network namespaces without a name: nothing of them outlives the processes in them.
 
 use super::NetworkError;
+use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
@@ -58,6 +59,30 @@ impl Namespace {
         on_thread(|| {
             let entered = setns(&self.file, CloneFlags::CLONE_NEWNET);
             entered.map_err(|e| namespace_error("enter a network namespace", e.into()))?;
+            Ok(work())
+        })?
+    }
+
+    /// As [`Namespace::run`], and `/sys` shows the interfaces of the namespace, to the thread and to
+    /// those that it starts: what runs a box needs it.
+    ///
+    /// # Errors
+    /// As [`Namespace::run`], and where `/sys` cannot be mounted.
+    ///
+    /// # Panics
+    /// If `work` panics.
+    pub fn run_with_sysfs<T: Send>(
+        &self,
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<T, NetworkError> {
+        self.run(|| {
+            let failed = |e: nix::Error| namespace_error("mount /sys of a namespace", e.into());
+            unshare(CloneFlags::CLONE_NEWNS).map_err(failed)?;
+            // So that the new mount is seen by nobody else.
+            let none = None::<&str>;
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            mount(none, "/", none, private, none).map_err(failed)?;
+            mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).map_err(failed)?;
             Ok(work())
         })?
     }

@@ -41,6 +41,7 @@ impl Core {
                     // The bounds of all reports are the same.
                     let added = report.latency_us.add(&self.report.latency_us);
                     debug_assert!(added.is_ok());
+                    port.note_losses(&mut self.counters);
                     self.show(port);
                     self.event(Event::Report(report));
                 }
