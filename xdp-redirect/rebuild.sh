@@ -9,7 +9,7 @@ RUST_VERSION=1.95.0
 LINKER_VERSION=0.13.0
 SUITE=trixie-backports # the Debian suite that keeps rust-src of RUST_VERSION
 TARGET=bpfel-unknown-none
-OBJECTS='xdp-redirect xdp-aggregate'
+OBJECTS='xdp-redirect xdp-generate xdp-aggregate'
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gradbox

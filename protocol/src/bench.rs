@@ -34,7 +34,7 @@ pub enum State {
     WrittenOff,
     /// Packets that were answered when a poll last looked.
     Progress,
-    /// When that number last changed, in nanoseconds of the kernel's monotonic clock.
+    /// When that number was first seen, in nanoseconds of the kernel's monotonic clock; 0: never.
     Since,
     /// Times that all that was in flight was written off.
     Epoch,

@@ -4,8 +4,10 @@
 
 #[path = "xdp_bench/aggregator.rs"]
 mod aggregator;
+#[path = "xdp_bench/generator.rs"]
+mod generator;
 
-use std::fs;
+use std::{fs, process::Command, thread};
 
 /// `enum xdp_action` (linux/bpf.h).
 const XDP_DROP: u32 = 1;
@@ -28,4 +30,29 @@ fn privileged() -> bool {
         }
     }
     true
+}
+
+fn run(program: &str, arguments: &str) {
+    let output = Command::new(program).args(arguments.split(' ')).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments}: {error}");
+}
+
+/// Runs `test` on a thread in a network namespace of its own, with the veth pair `worker`-`box`.
+/// The namespace ends with the thread, so nothing is left behind however the test ends.
+fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let thread = thread::spawn(|| {
+        // SAFETY: takes no pointers; it moves this thread alone to a new namespace.
+        let moved = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(moved, 0, "{}", std::io::Error::last_os_error());
+        run("ip", "link add worker type veth peer name box");
+        run("ip", "link set worker up");
+        run("ip", "link set box up");
+        // With GRO veth takes frames that are not packets of the kernel's (skbs), as XDP sends them.
+        run("ethtool", "-K worker gro on");
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
 }

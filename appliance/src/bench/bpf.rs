@@ -5,7 +5,7 @@ use std::time::Duration;
 use aya::{
     Ebpf, EbpfError, EbpfLoader,
     maps::{Map, MapError},
-    programs::{ProgramError, TestRun, TestRunOptions, Xdp},
+    programs::{ProgramError, TestRun, TestRunOptions, Xdp, xdp::XdpMode},
 };
 
 /// Why a BPF program of the bench could not be used.
@@ -106,11 +106,34 @@ pub(super) fn take<T: TryFrom<Map>>(ebpf: &mut Ebpf, name: &'static str) -> Resu
         .ok_or(Error::Object { kind: "map", name })
 }
 
-/// The XDP program of this name, loaded through the verifier.
+fn xdp_mut<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Xdp, Error> {
+    ebpf.program_mut(name)
+        .and_then(|program| program.try_into().ok())
+        .ok_or(Error::Object { kind: "program", name })
+}
+
+/// Loads the XDP program of this name through the verifier.
 pub(super) fn load_xdp(ebpf: &mut Ebpf, name: &'static str) -> Result<(), Error> {
-    let program = ebpf.program_mut(name).and_then(|program| program.try_into().ok());
-    let xdp: &mut Xdp = program.ok_or(Error::Object { kind: "program", name })?;
-    xdp.load().map_err(refused("loading an XDP program of the bench"))
+    xdp_mut(ebpf, name)?.load().map_err(refused("loading an XDP program of the bench"))
+}
+
+/// Attaches the loaded XDP program of this name, in the driver, for as long as the object lives.
+pub(super) fn attach_xdp(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+    interface: &str,
+) -> Result<(), Error> {
+    interface_index(interface)?;
+    xdp_mut(ebpf, name)?
+        .attach(interface, XdpMode::Driver)
+        .map(drop)
+        .map_err(refused("attaching an XDP program of the bench"))
+}
+
+/// Number of an interface of the calling thread's network namespace.
+pub(super) fn interface_index(interface: &str) -> Result<u32, Error> {
+    nix::net::if_::if_nametoindex(interface)
+        .map_err(|_| Error::NoInterface { interface: interface.into() })
 }
 
 /// The loaded XDP program of this name.

@@ -44,7 +44,7 @@ const BEFORE: usize = PACKET_WORDS * 8 - PACKET_LEN;
 
 /// UDP port that the aggregator answers at.
 pub const PORT: u16 = 7000;
-/// Its job's id.
+/// Id of its job.
 pub const JOB: u16 = 1;
 /// Rank 0's address; the others follow.
 const FIRST_WORKER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -149,6 +149,15 @@ impl KernelAggregator {
     /// [`Error::Object`] or [`Error::Run`].
     pub fn run(&self, packet: &[u8]) -> Result<Ran, Error> {
         bpf::run_once(bpf::xdp(&self.ebpf, AGGREGATE)?, packet)
+    }
+
+    /// Puts the aggregator on `interface` (of the calling thread's network namespace), in its driver,
+    /// until it is dropped.
+    ///
+    /// # Errors
+    /// [`Error::NoInterface`], [`Error::Refused`] or [`Error::Object`].
+    pub fn attach(&mut self, interface: &str) -> Result<(), Error> {
+        bpf::attach_xdp(&mut self.ebpf, AGGREGATE, interface)
     }
 
     /// Packets by outcome since it was loaded, in the order of [`Outcome::ALL`].
