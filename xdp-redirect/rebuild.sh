@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Rebuilds the committed XDP object, or (--check) compares a fresh build with it.
+# Rebuilds the committed BPF objects, or (--check) compares a fresh build with them.
 # Users of Gradbox never need this: the main build includes the committed bytes.
 set -euo pipefail
 
@@ -9,10 +9,11 @@ RUST_VERSION=1.95.0
 LINKER_VERSION=0.13.0
 SUITE=trixie-backports # the Debian suite that keeps rust-src of RUST_VERSION
 TARGET=bpfel-unknown-none
+OBJECTS='xdp-redirect xdp-generate xdp-aggregate'
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gradbox
-committed=$here/object/xdp-redirect.bpf.o
+committed=$here/object
 
 die() {
     echo "rebuild.sh: $*" >&2
@@ -20,7 +21,7 @@ die() {
 }
 
 usage() {
-    echo "usage: rebuild.sh          build and replace object/xdp-redirect.bpf.o and its hash"
+    echo "usage: rebuild.sh          build and replace object/*.bpf.o and their hashes"
     echo "       rebuild.sh --check  build elsewhere, exit 1 if the instructions or maps differ"
 }
 
@@ -103,27 +104,45 @@ find_linker() {
     rm -rf "$cache/linker-target"
 }
 
+# build DIRECTORY: all objects, into it.
 # No debug information, hence no BTF: the maps are plain definitions that need none, and
 # BTF's line table would put the builder's paths into the object.
+# Instructions of CPU v3 (32-bit ones and more, Linux 5.1), and numbers read and written
+# whole where they are not aligned, as nothing in a packet is: the kernel allows it
+# wherever the machine does (x86-64, arm64).
 build() {
-    local out=$1 target_dir=$cache/xdp-redirect-target
+    local out=$1 target_dir=$cache/xdp-redirect-target name
     # RUSTC_BOOTSTRAP: -Z build-std is unstable, and the target has no prebuilt core.
     (
         cd "$here"
         export RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$target_dir
         export CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER=$linker
-        export CARGO_ENCODED_RUSTFLAGS="-Cdebuginfo=0"
+        local flags=(-Cdebuginfo=0 -Ctarget-cpu=v3
+            -Ctarget-feature=+allows-misaligned-mem-access)
+        CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo "${flags[*]}")
+        export CARGO_ENCODED_RUSTFLAGS
         [[ -z $library ]] || export __CARGO_TESTS_ONLY_SRC_ROOT=$library
         cargo build --release --locked -Z build-std=core --target "$TARGET"
-    ) || die "the XDP program did not build"
-    cp "$target_dir/$TARGET/release/xdp-redirect" "$out"
-    chmod 644 "$out"
+    ) || die "the BPF programs did not build"
+    for name in $OBJECTS; do
+        install -m 644 "$target_dir/$TARGET/release/$name" "$out/$name.bpf.o"
+    done
 }
 
 # Instructions with their relocations, then the bytes of the maps, settings and licence.
 disassemble() {
     "$objdump" -d -r --no-show-raw-insn "$1" | sed 1,2d
     "$objdump" -s -j maps -j .rodata -j license "$1" | sed 1,2d
+}
+
+# compare NAME: is the committed object the one in $scratch?
+compare() {
+    disassemble "$committed/$1.bpf.o" >"$scratch/committed"
+    disassemble "$scratch/$1.bpf.o" >"$scratch/fresh"
+    # An empty listing would compare equal with any other empty one.
+    grep -q exit "$scratch/committed" || die "found no instructions in object/$1.bpf.o"
+    diff -u "$scratch/committed" "$scratch/fresh" ||
+        die "object/$1.bpf.o differs from its source; run rebuild.sh and commit the result"
 }
 
 case "${1:-}" in
@@ -141,19 +160,18 @@ find_linker
 
 if [[ ${1:-} == --check ]]; then
     objdump=$(find_objdump)
-    (cd "$here/object" && sha256sum --check --quiet xdp-redirect.bpf.o.sha256) ||
-        die "object/xdp-redirect.bpf.o is not the one its .sha256 names; run rebuild.sh"
-    build "$scratch/fresh.o"
-    disassemble "$committed" >"$scratch/committed"
-    disassemble "$scratch/fresh.o" >"$scratch/fresh"
-    # An empty listing would compare equal with any other empty one.
-    grep -q exit "$scratch/committed" || die "found no instructions in the committed object"
-    diff -u "$scratch/committed" "$scratch/fresh" ||
-        die "the committed object differs from its source; run rebuild.sh and commit the result"
-    echo "rebuild.sh: the committed object matches its source"
+    for name in $OBJECTS; do
+        (cd "$committed" && sha256sum --check --quiet "$name.bpf.o.sha256") ||
+            die "object/$name.bpf.o is not the one its .sha256 names; run rebuild.sh"
+    done
+    build "$scratch"
+    for name in $OBJECTS; do compare "$name"; done
+    echo "rebuild.sh: the committed objects match their source"
 else
-    mkdir -p "$here/object"
+    mkdir -p "$committed"
     build "$committed"
-    (cd "$here/object" && sha256sum xdp-redirect.bpf.o >xdp-redirect.bpf.o.sha256)
-    cat "$committed.sha256"
+    cd "$committed"
+    for name in $OBJECTS; do
+        sha256sum "$name.bpf.o" | tee "$name.bpf.o.sha256"
+    done
 fi

@@ -11,14 +11,17 @@
 //! * [`layout`]: how tensors are cut into chunks and chunks dealt to shards
 //! * [`control`]: the JSON bodies of join, leave and status
 //! * [`verdict`]: what the XDP program may decide, with the names of its counters
+//! * [`bench`]: what the BPF programs of `gradbox bench` share with their loaders
 #![no_std]
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "control")]
 extern crate alloc;
 
+pub mod bench;
 #[cfg(feature = "control")]
 pub mod control;
+mod counted;
 #[cfg(feature = "wire")]
 pub mod envelope;
 #[cfg(feature = "wire")]

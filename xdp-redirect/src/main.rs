@@ -5,8 +5,6 @@
 #![no_std]
 #![no_main]
 
-mod packet;
-
 use aya_ebpf::{
     Global,
     bindings::xdp_action::{XDP_DROP, XDP_PASS, XDP_REDIRECT},
@@ -15,16 +13,12 @@ use aya_ebpf::{
     programs::XdpContext,
 };
 use gradbox_protocol::{HEADER_LEN, MAGIC, VERSION, verdict::Verdict};
-use packet::*;
+use xdp_redirect::packet::*;
 
 /// Most receive queues that can have a socket.
 const MAX_QUEUES: u32 = 64;
 /// Most addresses that may send at one time.
 const MAX_SOURCES: u32 = 1024;
-
-/// Offsets in the Gradbox header, after the magic (`gradbox_protocol::Header`).
-const GRADBOX_MAGIC: usize = 0;
-const GRADBOX_VERSION: usize = 2;
 
 /// Receive queue to AF_XDP socket. A closed socket takes itself out.
 #[map]

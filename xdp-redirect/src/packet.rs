@@ -1,4 +1,5 @@
 //! Bounds-checked reads of the packet, and where each header field stands.
+#![expect(missing_docs, reason = "constants of one kind share a comment")]
 
 use aya_ebpf::programs::XdpContext;
 
@@ -22,6 +23,7 @@ pub const IPV4_LEN: usize = 20;
 pub const IPV4_FRAGMENT: usize = 6;
 pub const IPV4_PROTOCOL: usize = 9;
 pub const IPV4_SOURCE: usize = 12;
+pub const IPV4_DESTINATION: usize = 16;
 /// First byte of a header without options: version 4, five 32-bit words.
 pub const IPV4_PLAIN: u8 = 0x45;
 /// The more-fragments bit and the fragment offset; the don't-fragment bit is not in it.
@@ -44,6 +46,33 @@ pub const IPPROTO_DSTOPTS: u8 = 60;
 pub const UDP_LEN: usize = 8;
 pub const UDP_DESTINATION: usize = 2;
 pub const UDP_LENGTH: usize = 4;
+pub const UDP_CHECKSUM: usize = 6;
+
+/// Fields of the Gradbox header (`gradbox_protocol::Header`).
+pub const GRADBOX_MAGIC: usize = 0;
+pub const GRADBOX_VERSION: usize = 2;
+pub const GRADBOX_KIND: usize = 3;
+pub const GRADBOX_JOB: usize = 4;
+pub const GRADBOX_RANK: usize = 6;
+pub const GRADBOX_FLAGS: usize = 7;
+pub const GRADBOX_COOKIE: usize = 8;
+pub const GRADBOX_ROUND: usize = 12;
+pub const GRADBOX_CHUNK: usize = 16;
+pub const GRADBOX_TENSOR: usize = 20;
+pub const GRADBOX_LENGTH: usize = 22;
+
+/// Kinds of packets (`gradbox_protocol::Kind`), and the flag of a PUSH sent before
+/// (`gradbox_protocol::Flags`).
+pub const KIND_PUSH: u8 = 1;
+pub const KIND_RESULT: u8 = 2;
+pub const KIND_STATUS: u8 = 4;
+pub const KIND_ERROR: u8 = 5;
+pub const FLAG_RESENT: u8 = 1 << 1;
+
+/// Where UDP and the Gradbox header begin without VLAN tag, over IPv4: the one envelope that the
+/// programs of the bench know.
+pub const FLAT_UDP: usize = ETH_LEN + IPV4_LEN;
+pub const GRADBOX: usize = FLAT_UDP + UDP_LEN;
 
 /// A header that lies whole within the packet.
 ///
@@ -57,8 +86,13 @@ impl<const N: usize> View<N> {
     /// Of a packet in several buffers only the first one is visible; drivers put the headers there.
     #[inline(always)]
     pub fn at(ctx: &XdpContext, offset: usize) -> Option<Self> {
-        let start = ctx.data() + offset;
-        if start + N > ctx.data_end() {
+        Self::within(ctx.data() + offset, ctx.data_end())
+    }
+
+    /// The `N` bytes at address `start`, or `None` if the packet ends (`end`) before them.
+    #[inline(always)]
+    pub fn within(start: usize, end: usize) -> Option<Self> {
+        if start + N > end {
             return None;
         }
         Some(Self(start as *const [u8; N]))
@@ -90,5 +124,27 @@ impl<const N: usize> View<N> {
     #[inline(always)]
     pub fn word<const OFFSET: usize>(self) -> u32 {
         u32::from_ne_bytes(self.bytes::<OFFSET, 4>())
+    }
+
+    /// The 16-bit number at `OFFSET`, in little-endian byte order.
+    #[inline(always)]
+    pub fn le16<const OFFSET: usize>(self) -> u16 {
+        u16::from_le_bytes(self.bytes::<OFFSET, 2>())
+    }
+
+    /// Writes `value` at `OFFSET`, as it lies in memory.
+    #[inline(always)]
+    pub fn set<const OFFSET: usize, T: Copy>(self, value: T) {
+        const { assert!(OFFSET + size_of::<T>() <= N) }
+        let start = self.0.cast_mut().cast::<u8>();
+        // SAFETY: `at` found N bytes in the packet, which a program may write to, and what is
+        // written ends within N.
+        unsafe { start.add(OFFSET).cast::<T>().write_unaligned(value) };
+    }
+
+    /// Where the header begins.
+    #[inline(always)]
+    pub fn address(self) -> usize {
+        self.0 as usize
     }
 }

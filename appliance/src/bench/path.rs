@@ -317,7 +317,7 @@ fn group(reply: Reply) -> Option<Group> {
     match reply {
         Reply::Unicast => None,
         Reply::Multicast => {
-            let to = Endpoint::from(SocketAddr::from(([239, 71, 66, 1], 9100)));
+            let to = SocketAddr::from(([239, 71, 66, 1], 9100));
             Some(Group { to, cookie: 5 })
         }
     }

@@ -18,7 +18,6 @@ use error::{chain, source_of};
 use nix::poll::{PollFd, PollFlags};
 use std::any::Any;
 use std::fmt;
-use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};

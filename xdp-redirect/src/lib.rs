@@ -1,0 +1,4 @@
+//! What the programs of this crate have in common.
+#![no_std]
+
+pub mod packet;
