@@ -139,7 +139,8 @@ fn join(
     let mut joined: Vec<Option<Joined>> = vec![None; requests.len()];
     loop {
         for (request, place) in requests.iter().zip(&mut joined).filter(|(_, p)| p.is_none()) {
-            let failed = |reason: String| RunningError::Join { rank: request.rank, control, reason };
+            let failed =
+                |reason: String| RunningError::Join { rank: request.rank, control, reason };
             let answer = agent.post(&url).send_json(request);
             let mut answer = answer.map_err(|e| failed(e.to_string()))?;
             match answer.status().as_u16() {
