@@ -2,6 +2,7 @@
 //!
 //! * [`sum`]: the sum kernels; [`path`]: `step()` in memory
 //! * [`generator`]: load for an interface; [`kernel_aggregator`]: the rival in the kernel
+//! * [`wire`]: the box on an interface; [`running`]: a box in this process
 //! * [`network`]: networks that a benchmark makes for itself
 //! * [`figure`]: what is found, and its file; [`show`]: as tables; [`machine`]: where;
 //!   [`spread`]: how surely
@@ -17,9 +18,10 @@ pub mod machine;
 pub mod network;
 pub mod path;
 pub mod peers;
-mod running;
+pub mod running;
 pub mod show;
 pub mod spread;
 pub mod sum;
+pub mod wire;
 
 pub use bpf::{Error, Ran};

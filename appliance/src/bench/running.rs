@@ -42,7 +42,7 @@ pub enum RunningError {
 }
 
 /// A running box.
-pub(super) struct RunningBox {
+pub struct RunningBox {
     appliance: Appliance,
 }
 

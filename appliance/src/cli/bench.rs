@@ -1,7 +1,9 @@
 //! `gradbox bench`: how fast the box is here.
 
 mod path;
+mod peers;
 mod sum;
+mod wire;
 
 use crate::bench::figure::{Figure, Figures, SCHEMA};
 use crate::bench::machine::Machine;
@@ -32,6 +34,10 @@ enum Bench {
     Sum(sum::RunSum),
     /// The data plane in memory, per core and for several cores.
     Path(path::RunPath),
+    /// The box on an interface, under a load made in the kernel.
+    Wire(wire::RunWire),
+    /// The same work done by an aggregator in the kernel, over TCP and over UDP sockets.
+    Peers(peers::RunPeers),
 }
 
 /// Measures and prints.
@@ -58,6 +64,8 @@ pub(super) fn run(args: &RunBench) -> anyhow::Result<()> {
     match &args.bench {
         Some(Bench::Sum(b)) => b.run(&mut found)?,
         Some(Bench::Path(b)) => b.run(&mut found)?,
+        Some(Bench::Wire(b)) => b.run(&mut found)?,
+        Some(Bench::Peers(b)) => b.run(&mut found)?,
         None => {
             sum::RunSum::default().run(&mut found)?;
             path::RunPath::default().run(&mut found)?;
@@ -106,6 +114,14 @@ impl Found {
         println!("{} figures in {:.0} s\n", self.figures.len(), self.start.elapsed().as_secs_f64());
         self.figures
     }
+}
+
+/// CPUs of the box's core and of the load: the last ones, the first one is the system's own. The
+/// same where there is only one.
+fn core_and_load() -> (usize, usize) {
+    let cpus = cpus();
+    let last = cpus.last().copied().unwrap_or_default();
+    (last, cpus.iter().rev().nth(1).copied().unwrap_or(last))
 }
 
 /// CPUs that this process may use.

@@ -41,6 +41,16 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// The one that this thread is in.
+    ///
+    /// # Errors
+    /// `/proc` does not tell.
+    pub fn here() -> Result<Self, NetworkError> {
+        let what = "open /proc/thread-self/ns/net";
+        let file = File::open("/proc/thread-self/ns/net").map_err(|e| namespace_error(what, e))?;
+        Ok(Self { file })
+    }
+
     /// A path that names it for as long as this value lives, as in `ip link set X netns PATH`.
     #[must_use]
     pub fn path(&self) -> String {
