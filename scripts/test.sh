@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that must hold, from a fresh clone on a fresh Debian 12 with a stable Rust: style, lints,
-# tests, sanitizer, fuzzing, the XDP object and the demo. Ends with a line for each step; exit status
+# tests, sanitizer, fuzzing, the BPF objects and the demo. Ends with a line for each step; exit status
 # 1 if one failed.
 set -euo pipefail
 
@@ -202,6 +202,6 @@ step tests 'tests of the workspace, the model of the rings among them' \
   cargo test --locked --workspace --no-fail-fast
 step asan 'the unsafe parts under AddressSanitizer' run_asan
 step fuzz "fuzz targets, $parser_seconds and $step_seconds s" run_fuzz
-step xdp 'the XDP object is what its source builds' check_xdp_object
+step xdp 'the BPF objects are what their source builds' check_xdp_object
 run_demos
 close
