@@ -6,7 +6,7 @@
 //! * [`config`]: the configuration file
 //! * [`control`]: join, leave, status, health and metrics over HTTP
 //! * [`appliance`]: all of it, started and stopped in the right order
-//! * [`bench`]: networks to measure in, and what else is measured
+//! * [`mod@bench`]: networks to measure in, and what else is measured
 //! * [`cli`]: the subcommands of the `gradbox` binary
 //!
 //! Without the feature `box` there are only the first two.
