@@ -131,7 +131,7 @@ pub struct Star {
 
 impl Star {
     /// Makes the network for `workers` workers. `rate` limits each worker's link, in bits per second
-    /// of Ethernet frames; TCP gets 93 to 95 % of it.
+    /// of Ethernet frames; TCP gets nine tenths of it and more.
     ///
     /// # Errors
     /// As for [`Pair::new`].

@@ -59,16 +59,16 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings whose block, window and way to reply were the fastest of those that we tried, with
-    /// `offloads` on or off: five samples of a second, on the first two CPUs.
+    /// The block, the window and the way to reply that were the fastest of those that we tried, with
+    /// `offloads` on or off; and five samples of a second each, on CPUs 0 and 1.
     ///
     /// A block is one or two of the longest segments that a MTU of 1500 allows (45 x 1448 bytes): with
-    /// 64 KiB, each would drag a tiny one behind it. Without offloads, copying computes the checksum in
-    /// passing, and a large window overruns the queues of the kernel.
+    /// 64 KiB, each would drag a tiny one behind it. Without offloads, copies are cheaper than pages
+    /// (which the kernel then copies itself), and many replies on the way at once cost more.
     #[must_use]
     pub const fn tuned(workers: u8, dtype: DType, reply_all: bool, offloads: bool) -> Self {
         const SEGMENT: usize = 45 * 1448;
-        let (block_bytes, window) = match (offloads, workers) {
+        let (block_bytes, window) = match (offloads || !reply_all, workers) {
             (true, ..=8) => (2 * SEGMENT, 8),
             (true, _) => (SEGMENT, 8),
             (false, ..=8) => (SEGMENT, 4),
