@@ -6,7 +6,7 @@
 //! * [`config`]: the configuration file
 //! * [`control`]: join, leave, status, health and metrics over HTTP
 //! * [`appliance`]: all of it, started and stopped in the right order
-//! * [`bench`]: the instruments of `gradbox bench`
+//! * [`mod@bench`]: the instruments of `gradbox bench`
 //! * [`cli`]: the subcommands of the `gradbox` binary
 //!
 //! Without the feature `box` there are only the first two.
