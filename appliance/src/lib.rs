@@ -6,7 +6,7 @@
 //! * [`config`]: the configuration file
 //! * [`control`]: join, leave, status, health and metrics over HTTP
 //! * [`appliance`]: all of it, started and stopped in the right order
-//! * [`bench`]: how fast it is here
+//! * [`mod@bench`]: how fast it is here
 //! * [`cli`]: the subcommands of the `gradbox` binary
 //!
 //! Without the feature `box` there are only the first two.

@@ -11,7 +11,7 @@
 //! * [`layout`]: how tensors are cut into chunks and chunks dealt to shards
 //! * [`control`]: the JSON bodies of join, leave and status
 //! * [`verdict`]: what the XDP program may decide, with the names of its counters
-//! * [`bench`]: what the BPF programs of `gradbox bench` share with their loaders
+//! * [`mod@bench`]: what the BPF programs of `gradbox bench` share with their loaders
 #![no_std]
 #![forbid(unsafe_code)]
 

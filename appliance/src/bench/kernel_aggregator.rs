@@ -5,8 +5,9 @@
 //! BPF_PROG_TEST_RUN runs a program on one packet, again and again. The object's second entry first
 //! makes that packet the next one of a job in step (rank, chunk and round in its headers, and a part
 //! of the payload that differs by rank), then does what the first entry does. A third entry only
-//! stamps. The kernel reports the mean time of a run; what is between the two is the aggregation, and
-//! the cost of a test run itself (some 20 ns) is in neither. Both figures are given.
+//! stamps. The kernel reports the mean time of a run, in whole nanoseconds, rounded down, and without
+//! the time in which something else had the CPU. What is between the two entries is the aggregation: a
+//! test run's own cost is in both of them. All three figures are given.
 //!
 //! This is kind to the rival: its packet is always in the CPU's first cache, and there is no driver,
 //! no ring and no reply to be sent. It is one core's figure, for nothing in it is locked.
