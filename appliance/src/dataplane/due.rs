@@ -4,7 +4,6 @@
 //! has the parts of the next one on their way from memory while it works.
 
 use super::frame::Held;
-use super::plan::Group;
 use crate::sum::{Isa, Reduce, SumError};
 use gradbox_protocol::{DType, MAX_WORLD, Op};
 
@@ -15,8 +14,8 @@ pub(super) struct Due {
     pub(super) reduce: Reduce,
     /// Bytes of each part.
     pub(super) len: u16,
-    /// Where one RESULT for all goes, if not one to each.
-    pub(super) group: Option<Group>,
+    /// The job whose group gets one RESULT for all, if it is not one to each.
+    pub(super) for_all: Option<u16>,
     world: u8,
     parts: [Option<Held>; MAX_WORLD],
 }
@@ -59,7 +58,7 @@ impl DueSums {
     pub(super) fn new() -> Result<Self, SumError> {
         let reduce = Reduce::select(Isa::Portable, DType::F32, Op::Sum, 1)?;
         let parts = || [const { None }; MAX_WORLD];
-        let none = || Due { reduce, len: 0, group: None, world: 0, parts: parts() };
+        let none = || Due { reduce, len: 0, for_all: None, world: 0, parts: parts() };
         Ok(Self { sums: [none(), none()], waiting: 0 })
     }
 
@@ -68,7 +67,7 @@ impl DueSums {
     pub(super) fn add(
         &mut self,
         reduce: Reduce,
-        group: Option<Group>,
+        for_all: Option<u16>,
         len: u16,
         parts: &mut [Option<Held>],
     ) -> &Due {
@@ -77,7 +76,7 @@ impl DueSums {
         debug_assert!(due.world == 0);
         due.reduce = reduce;
         due.len = len;
-        due.group = group;
+        due.for_all = for_all;
         due.world = parts.len() as u8;
         for (to, from) in due.parts.iter_mut().zip(parts) {
             *to = from.take();

@@ -5,7 +5,6 @@ use crate::dataplane::answer;
 use crate::dataplane::counters::Counter;
 use crate::dataplane::frame::Packet;
 use crate::dataplane::job::Arrival;
-use crate::dataplane::plan::Group;
 use crate::dataplane::umem::Umem;
 use gradbox_protocol::envelope::ones_complement_sum;
 use gradbox_protocol::{ErrorCode, Flags, HEADER_LEN, Kind, STATUS_CHUNKS};
@@ -92,8 +91,8 @@ impl Core {
     #[inline]
     fn complete(&mut self, umem: &Umem, job: u16, slot: usize, len: u16) {
         let Some(Some(table)) = self.jobs.get_mut(usize::from(job)) else { return };
-        let group = table.plan().group;
-        let due = self.due.add(*table.reduce(), group, len, table.parts_mut(slot));
+        let for_all = table.plan().group.map(|_| job);
+        let due = self.due.add(*table.reduce(), for_all, len, table.parts_mut(slot));
         for part in due.parts().iter().flatten() {
             fetch_header(umem, part.place().index(), part.place().start());
         }
@@ -123,8 +122,8 @@ impl Core {
         if due.is_none() {
             return;
         }
-        if let Some(group) = due.group {
-            return self.multicast(umem, group);
+        if let Some(job) = due.for_all {
+            return self.multicast(umem, job);
         }
         let (reduce, len) = (due.reduce, due.len);
         umem.reduce_into_all(&reduce, due.parts_mut(), usize::from(len), next.parts());
@@ -151,7 +150,7 @@ impl Core {
     /// The same for a job that has a group: the sum goes into the first frame alone, which goes to
     /// the group; the others are free at once.
     #[inline(never)]
-    fn multicast(&mut self, umem: &Umem, group: Group) {
+    fn multicast(&mut self, umem: &Umem, job: u16) {
         let (due, next) = self.due.both();
         let (reduce, len) = (due.reduce, due.len);
         umem.reduce_into_first(&reduce, due.parts_mut(), usize::from(len), next.parts());
@@ -169,6 +168,11 @@ impl Core {
         }
         due.done();
         let Some((mut frame, place, envelope)) = first else { return };
+        let table = self.jobs.get(usize::from(job)).and_then(Option::as_ref);
+        let Some(group) = table.and_then(|t| t.plan().group) else {
+            // Sums are made before a job goes, so it is there; if not, nobody waits for this one.
+            return self.pool.transmitted(frame);
+        };
         let bytes = &mut umem.bytes_mut(&mut frame)[place.start()..];
         let at = envelope.payload() + HEADER_LEN;
         let body = at..at + usize::from(len);
