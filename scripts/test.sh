@@ -13,7 +13,7 @@ parser_seconds=10 step_seconds=15
 
 summary=() passed=0 failed=0 skipped=0
 
-steps='packages rust locks format clippy docs build tests asan fuzz xdp demo'
+steps='packages rust locks format clippy docs build tests asan fuzz xdp bench demo'
 
 usage() {
   echo "usage: scripts/test.sh [STEP...]"
@@ -163,6 +163,24 @@ check_xdp_object() {
   return 1
 }
 
+# Every benchmark with tiny sizes: the figures mean nothing, but every one checks its own results.
+run_bench() {
+  build_gradbox
+  "$gradbox" bench --tiny --json "$scratch/bench.json" --report "$scratch/page"
+  local bench
+  for bench in sum path wire peers replay; do
+    grep -q "\"bench\": \"$bench\"" "$scratch/bench.json" || {
+      echo "bench $bench gave no figures"
+      return 1
+    }
+  done
+  if grep -q '"checked": false' "$scratch/bench.json"; then
+    echo 'a figure was not checked'
+    return 1
+  fi
+  [ -s "$scratch/page/index.html" ]
+}
+
 # demo OPTION...: a run of the demo, which checks every bit and fails where one is wrong.
 demo() {
   step demo "scripts/demo.sh $*" run_demo "$@"
@@ -203,5 +221,6 @@ step tests 'tests of the workspace, the model of the rings among them' \
 step asan 'the unsafe parts under AddressSanitizer' run_asan
 step fuzz "fuzz targets, $parser_seconds and $step_seconds s" run_fuzz
 step xdp 'the BPF objects are what their source builds' check_xdp_object
+step bench 'every benchmark, tiny' run_bench
 run_demos
 close

@@ -7,6 +7,7 @@ mod wire;
 
 use crate::bench::figure::{Figure, Figures, SCHEMA};
 use crate::bench::machine::Machine;
+use crate::bench::network::Namespace;
 use crate::bench::show;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -69,6 +70,12 @@ pub(super) fn run(args: &RunBench) -> anyhow::Result<()> {
         None => {
             sum::RunSum::default().run(&mut found)?;
             path::RunPath::default().run(&mut found)?;
+            if found.has_networks("wire") {
+                wire::RunWire::default().run(&mut found)?;
+            }
+            if found.has_networks("peers") {
+                peers::RunPeers::default().run(&mut found)?;
+            }
         }
     }
     let results = found.end();
@@ -98,6 +105,15 @@ impl Found {
         progress.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         progress.enable_steady_tick(Duration::from_millis(200));
         Self { figures: Vec::new(), tiny, progress, start: Instant::now() }
+    }
+
+    /// Whether networks can be made here; says why `bench` is left out, where not.
+    fn has_networks(&self, bench: &str) -> bool {
+        let made = Namespace::new();
+        if let Err(error) = &made {
+            self.progress.suspend(|| eprintln!("{bench} is left out: {error}"));
+        }
+        made.is_ok()
     }
 
     /// Says what is measured now.

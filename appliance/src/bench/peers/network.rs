@@ -64,6 +64,8 @@ pub fn measure(
             let all = reply == Reply::Unicast;
             let mut settings = tcp::Settings::tuned(workers, DType::F32, all, offloads);
             (settings.server_cpu, settings.client_cpu) = (box_cpu, load_cpu);
+            // As long as the box's lines.
+            (settings.samples, settings.time) = (9, Duration::from_millis(250));
             if effort == Effort::Tiny {
                 (settings.samples, settings.time) = (1, Duration::from_millis(200));
             }
