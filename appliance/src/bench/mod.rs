@@ -3,6 +3,7 @@
 //! * [`sum`]: the sum kernels; [`path`]: `step()` in memory
 //! * [`generator`]: load for an interface; [`kernel_aggregator`]: the rival in the kernel
 //! * [`wire`]: the box on an interface; [`running`]: a box in this process
+//! * [`replay`]: the all-reduces of a training step
 //! * [`network`]: networks that a benchmark makes for itself
 //! * [`figure`]: what is found, and its file; [`show`]: as tables; [`machine`]: where;
 //!   [`spread`]: how surely
@@ -18,6 +19,7 @@ pub mod machine;
 pub mod network;
 pub mod path;
 pub mod peers;
+pub mod replay;
 pub mod running;
 pub mod show;
 pub mod spread;

@@ -1,7 +1,9 @@
 //! `gradbox bench`: how fast the box is here.
 
+mod command;
 mod path;
 mod peers;
+mod replay;
 mod sum;
 mod wire;
 
@@ -39,6 +41,8 @@ enum Bench {
     Wire(wire::RunWire),
     /// The same work done by an aggregator in the kernel, over TCP and over UDP sockets.
     Peers(peers::RunPeers),
+    /// The all-reduces of a model's training step, beside what the links allow.
+    Replay(replay::RunReplay),
 }
 
 /// Measures and prints.
@@ -67,6 +71,7 @@ pub(super) fn run(args: &RunBench) -> anyhow::Result<()> {
         Some(Bench::Path(b)) => b.run(&mut found)?,
         Some(Bench::Wire(b)) => b.run(&mut found)?,
         Some(Bench::Peers(b)) => b.run(&mut found)?,
+        Some(Bench::Replay(b)) => b.run(&mut found)?,
         None => {
             sum::RunSum::default().run(&mut found)?;
             path::RunPath::default().run(&mut found)?;
@@ -75,6 +80,9 @@ pub(super) fn run(args: &RunBench) -> anyhow::Result<()> {
             }
             if found.has_networks("peers") {
                 peers::RunPeers::default().run(&mut found)?;
+            }
+            if found.has_networks("replay") {
+                replay::RunReplay::suite(&mut found)?;
             }
         }
     }
@@ -121,7 +129,10 @@ impl Found {
         self.progress.set_message(what.into());
     }
 
-    fn add(&mut self, figure: Figure) {
+    fn add(&mut self, mut figure: Figure) {
+        if figure.command.is_none() {
+            figure.command = Some(command::of(&figure));
+        }
         self.figures.push(figure);
     }
 
