@@ -5,6 +5,7 @@ mod rig;
 
 use gradbox::control::{OpenSources, ServeError, Sources, SourcesError, serve};
 use gradbox::dataplane::handle::{Command, CoreHandle};
+use gradbox_protocol::Reply;
 use gradbox_protocol::control::{BoxInfo, Waiting};
 use rig::{CAPACITY, Rig, changed, config, info, refused, request};
 use serde_json::Value;
@@ -48,6 +49,29 @@ fn two_ranks_meet_work_and_leave() {
     assert_eq!(rig.leave("j", 1, 8).0, 200);
     rig.wait_until("the job ends", |s| s.jobs.is_empty());
     refused(rig.leave("j", 0, 7), 404, "unknown_job", "no job j");
+}
+
+#[test]
+fn ranks_that_want_one_result_for_all_are_given_a_group() {
+    let rig = Rig::new("");
+    let want = |rank, instance| {
+        let mut body = request(rank, instance);
+        body["reply"] = "multicast".into();
+        body
+    };
+    assert_eq!(rig.join("j", &want(1, 8)).0, 202);
+    refused(rig.join("j", &request(0, 7)), 409, "mismatch", "reply = multicast");
+    let zero = rig.joined("j", &want(0, 7));
+    let one = rig.joined("j", &want(1, 8));
+    let group = zero.group.expect("a group");
+    assert_eq!(one.group, Some(group));
+    // The first id's address, and the port behind those of the two shards.
+    assert_eq!(group.address.to_string(), format!("239.255.71.{}:9102", zero.job));
+    assert!(![0, zero.cookie, one.cookie].contains(&group.cookie));
+    assert_eq!(rig.status().jobs[0].reply, Reply::Multicast);
+    let (_, body) = rig.join("j", &want(0, 7));
+    let group = format!(r#""group":{{"address":"{}","cookie":{}}}"#, group.address, group.cookie);
+    assert!(body.contains(&group), "{body}");
 }
 
 #[test]

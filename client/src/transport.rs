@@ -378,4 +378,51 @@ mod tests {
             assert!(far.recv(&mut [0; 1]).is_err());
         }
     }
+
+    /// Takes what comes within five seconds, up to `most` datagrams.
+    fn take(transport: &mut Transport, most: usize) -> Vec<Vec<u8>> {
+        let start = std::time::Instant::now();
+        let mut taken = Vec::new();
+        while taken.len() < most && start.elapsed().as_secs() < 5 {
+            transport.receive(|bytes, _| taken.push(bytes.to_vec())).unwrap();
+        }
+        taken
+    }
+
+    #[test]
+    fn every_worker_of_a_host_hears_the_box_in_the_group_and_nobody_else() {
+        let ip = std::net::Ipv4Addr::LOCALHOST;
+        let speaker = || {
+            let socket = UdpSocket::bind((ip, 0)).unwrap();
+            socket2::SockRef::from(&socket).set_multicast_if_v4(&ip).unwrap();
+            socket
+        };
+        let (the_box, stranger) = (speaker(), speaker());
+        let to = the_box.local_addr().unwrap();
+        // The stranger's port is nobody else's now, so the group's is this test's own.
+        let port = stranger.local_addr().unwrap().port();
+        let group = SocketAddr::from(([239, 255, 71, 254], port));
+        let mut workers = [(); 2].map(|()| {
+            let near = socket::bind(to, None).unwrap();
+            let (mut near, _) = Transport::new(near, to.ip(), to.port(), 1, 1 << 20, 1440).unwrap();
+            assert!(near.listen(group, ip.into(), 1 << 20, 1440).unwrap() > 0);
+            near
+        });
+        for i in 0..3u8 {
+            stranger.send_to(b"forged", group).unwrap();
+            the_box.send_to(&[i; 100], group).unwrap();
+        }
+        for worker in &mut workers {
+            let own = worker.socket.local_addr().unwrap();
+            the_box.send_to(b"for one", own).unwrap();
+            let mut taken = take(worker, 4);
+            taken.sort();
+            let expected = [vec![0; 100], vec![1; 100], vec![2; 100], b"for one".to_vec()];
+            assert_eq!(taken, expected);
+        }
+        let [mut near, _] = workers;
+        let six = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 1));
+        let error = near.listen(six, ip.into(), 1 << 20, 1440).unwrap_err().to_string();
+        assert!(error.contains("joining the multicast group [::1]:1 from 127.0.0.1"), "{error}");
+    }
 }
