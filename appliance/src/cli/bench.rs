@@ -1,14 +1,15 @@
 //! `gradbox bench`: how fast the box is here.
 
+mod output;
 mod path;
 mod sum;
 
 use crate::bench::figure::{Figure, Figures, SCHEMA};
 use crate::bench::machine::Machine;
 use crate::bench::show;
-use anyhow::Context;
+use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::fs;
+use output::Output;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,12 @@ pub(super) struct RunBench {
     /// Write the figures to this file (schema 1, see docs/benchmarks.md).
     #[arg(long, global = true, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write a page for people into this directory: index.html, with figures.json beside it.
+    #[arg(long, global = true, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// Measure nothing: take the figures of this file, which --json or --report wrote.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "tiny"])]
+    from: Option<PathBuf>,
     /// Tiny sizes: shows that everything works, the figures mean nothing.
     #[arg(long, global = true)]
     tiny: bool,
@@ -34,16 +41,29 @@ enum Bench {
     Path(path::RunPath),
 }
 
-/// Measures and prints.
+/// Measures, or takes what was measured, and prints and writes it.
 ///
 /// # Errors
-/// Where something cannot be measured, or a result was wrong.
+/// Where something cannot be measured, read or written, or a result was wrong.
 pub(super) fn run(args: &RunBench) -> anyhow::Result<()> {
-    if let Some(file) = &args.json {
+    let (figures, output) = if let Some(file) = &args.from {
+        if args.bench.is_some() || args.json.is_some() || args.tiny {
+            bail!("--from measures nothing: it goes with --report alone");
+        }
+        // Read before anything is written: it may be the file that lies beside the page.
+        let figures = output::read(file)?;
+        (figures, Output::prepare(None, args.report.as_deref())?)
+    } else {
         // Before the work, not after it.
-        fs::write(file, "")
-            .with_context(|| format!("--json {} cannot be written", file.display()))?;
-    }
+        let output = Output::prepare(args.json.as_deref(), args.report.as_deref())?;
+        (measure(args)?, output)
+    };
+    print!("{}", show::tables(&figures.results));
+    println!("medians; half of the samples lie between the quarters");
+    output.write(&figures)
+}
+
+fn measure(args: &RunBench) -> anyhow::Result<Figures> {
     let machine = Machine::describe();
     println!(
         "{}, {} cores, {}, L2 {} KiB, L3 {} MiB, Linux {}\n",
@@ -63,16 +83,7 @@ pub(super) fn run(args: &RunBench) -> anyhow::Result<()> {
             path::RunPath::default().run(&mut found)?;
         }
     }
-    let results = found.end();
-    print!("{}", show::tables(&results));
-    println!("medians; half of the samples lie between the quarters");
-    let figures = Figures { schema: SCHEMA, machine, results };
-    if let Some(file) = &args.json {
-        let text = serde_json::to_string_pretty(&figures)?;
-        fs::write(file, text + "\n")
-            .with_context(|| format!("--json {} cannot be written", file.display()))?;
-    }
-    Ok(())
+    Ok(Figures { schema: SCHEMA, machine, tiny: args.tiny, results: found.end() })
 }
 
 /// Collects figures, and shows how far it is.
