@@ -17,8 +17,56 @@ pub struct Figures {
     pub schema: u32,
     /// Where they were taken.
     pub machine: Machine,
+    /// Taken with tiny sizes: they mean nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tiny: bool,
     /// One for each line of the tables.
     pub results: Vec<Figure>,
+}
+
+/// Why there are no figures in a file.
+#[derive(Debug, thiserror::Error)]
+pub enum FiguresError {
+    /// It was not written by a benchmark.
+    #[error("not a file of figures: {0}; needs one that bench wrote with --json or --report")]
+    Format(#[from] serde_json::Error),
+    /// It was written by another Gradbox.
+    #[error(
+        "figures of schema {found}; this Gradbox reads schema {SCHEMA}: read them with the one \
+         that wrote them, or measure again"
+    )]
+    Schema {
+        /// The file's schema.
+        found: u32,
+    },
+}
+
+impl Figures {
+    /// Reads what was written with [`Figures::to_json`].
+    ///
+    /// # Errors
+    /// Where `text` is something else, or has another schema.
+    pub fn from_json(text: &str) -> Result<Self, FiguresError> {
+        /// What all schemas have.
+        #[derive(Deserialize)]
+        struct Head {
+            schema: u32,
+        }
+        // First of all, as nothing else may be there in another schema.
+        let Head { schema: found } = serde_json::from_str(text)?;
+        if found != SCHEMA {
+            return Err(FiguresError::Schema { found });
+        }
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// The text of a file, with the end of its last line.
+    ///
+    /// # Errors
+    /// None, as far as is known: every figure can be written as JSON.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
 }
 
 /// A benchmark.
@@ -231,5 +279,19 @@ mod tests {
         assert_eq!(text, expected);
         let back: Figure = serde_json::from_str(&text).expect("a figure");
         assert_eq!(back, figure);
+    }
+
+    #[test]
+    fn a_file_is_read_back_and_another_schema_is_refused() {
+        let results = vec![Figure::new(Bench::Sum)];
+        let figures = Figures { schema: SCHEMA, machine: Machine::describe(), tiny: true, results };
+        let text = figures.to_json().expect("JSON");
+        assert_eq!(Figures::from_json(&text).expect("figures"), figures);
+        let message = |text: &str| Figures::from_json(text).expect_err("a refusal").to_string();
+        let other = message(r#"{"schema":2,"new":"field"}"#);
+        assert!(other.contains("schema 2") && other.contains("reads schema 1"), "{other}");
+        for text in ["", "[]", "{}", r#"{"schema":-1}"#, r#"{"schema":1,"results":[]}"#] {
+            assert!(message(text).starts_with("not a file of figures"), "{text}");
+        }
     }
 }

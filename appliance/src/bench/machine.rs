@@ -41,6 +41,9 @@ pub struct Machine {
     pub nic: Option<String>,
     /// Version of Gradbox.
     pub version: String,
+    /// Day that the figures were taken, in UTC, as `2026-01-31`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
 }
 
 impl Machine {
@@ -67,6 +70,7 @@ impl Machine {
             virtual_machine: line("flags").is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
             nic: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            date: Some(jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()),
         }
     }
 }

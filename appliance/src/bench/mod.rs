@@ -5,8 +5,8 @@
 //! * [`wire`]: the box on an interface; [`running`]: a box in this process
 //! * [`replay`]: the all-reduces of a training step
 //! * [`network`]: networks that a benchmark makes for itself
-//! * [`figure`]: what is found, and its file; [`show`]: as tables; [`machine`]: where;
-//!   [`spread`]: how surely
+//! * [`figure`]: what is found, and its file; [`show`]: as tables; [`report`]: as a page;
+//!   [`machine`]: where; [`spread`]: how surely
 //!
 //! Every benchmark compares the bits of a sample of its results with the reference.
 
@@ -20,6 +20,7 @@ pub mod network;
 pub mod path;
 pub mod peers;
 pub mod replay;
+pub mod report;
 pub mod running;
 pub mod show;
 pub mod spread;

@@ -1,4 +1,4 @@
-//! Figures as tables for a terminal.
+//! Figures as tables.
 
 use super::figure::{Bench, Figure};
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
@@ -6,45 +6,74 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, pres
 /// One column: its title, and what a figure has to say there.
 type Column = (&'static str, fn(&Figure) -> String);
 
-/// The tables of all benchmarks that there are figures of, each with a title.
+/// The table of one benchmark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sheet {
+    /// The benchmark.
+    pub bench: Bench,
+    /// What it is.
+    pub title: &'static str,
+    /// Titles of the columns, and whether they hold numbers.
+    pub columns: Vec<(&'static str, bool)>,
+    /// The lines, with a cell for each column.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// The tables of all benchmarks that there are figures of. A column that no line has anything to
+/// say in is left out.
 #[must_use]
-pub fn tables(figures: &[Figure]) -> String {
-    let mut out = String::new();
-    for (bench, title) in [
+pub fn sheets(figures: &[Figure]) -> Vec<Sheet> {
+    [
         (Bench::Sum, "sum: kernels beside a plain read and write of the same frames"),
         (Bench::Path, "path: step() on the mem port"),
         (Bench::Wire, "wire: the box on an interface"),
         (Bench::Peers, "peers: the same work done by others"),
         (Bench::Replay, "replay: the all-reduces of a training step"),
-    ] {
+    ]
+    .into_iter()
+    .filter_map(|(bench, title)| {
         let lines: Vec<&Figure> = figures.iter().filter(|f| f.bench == bench).collect();
-        if !lines.is_empty() {
-            out += &format!("{title}\n{}\n\n", table(bench, &lines));
-        }
+        let columns: Vec<Column> = columns(bench)
+            .iter()
+            .filter(|(_, cell)| lines.iter().any(|f| !cell(f).is_empty()))
+            .copied()
+            .collect();
+        let number =
+            |f: &&Figure, (_, cell): &Column| cell(f).starts_with(|c: char| c.is_ascii_digit());
+        (!lines.is_empty()).then(|| Sheet {
+            bench,
+            title,
+            columns: columns
+                .iter()
+                .map(|column| (column.0, lines.iter().any(|f| number(f, column))))
+                .collect(),
+            rows: lines.iter().map(|f| columns.iter().map(|(_, cell)| cell(f)).collect()).collect(),
+        })
+    })
+    .collect()
+}
+
+/// The tables of all benchmarks that there are figures of, each with a title.
+#[must_use]
+pub fn tables(figures: &[Figure]) -> String {
+    let mut out = String::new();
+    for sheet in sheets(figures) {
+        out += &format!("{}\n{}\n\n", sheet.title, table(&sheet));
     }
     out
 }
 
-/// The table of one benchmark. A column that no line has anything to say in is left out.
-fn table(bench: Bench, lines: &[&Figure]) -> Table {
-    let columns: Vec<Column> = columns(bench)
-        .iter()
-        .filter(|(_, cell)| lines.iter().any(|f| !cell(f).is_empty()))
-        .copied()
-        .collect();
+fn table(sheet: &Sheet) -> Table {
     let mut table = Table::new();
     table
         .load_preset(presets::UTF8_HORIZONTAL_ONLY)
         .remove_style(TableComponent::HorizontalLines)
         .remove_style(TableComponent::MiddleIntersections)
         .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(columns.iter().map(|(title, _)| *title));
-    for figure in lines {
-        table.add_row(columns.iter().map(|(_, cell)| cell(figure)));
-    }
-    for (column, (_, cell)) in table.column_iter_mut().zip(&columns) {
-        let number = |f: &&Figure| cell(f).starts_with(|c: char| c.is_ascii_digit());
-        if lines.iter().any(number) {
+        .set_header(sheet.columns.iter().map(|(title, _)| *title))
+        .add_rows(&sheet.rows);
+    for (column, (_, number)) in table.column_iter_mut().zip(&sheet.columns) {
+        if *number {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }

@@ -1,6 +1,7 @@
 //! `gradbox bench`: how fast the box is here.
 
 mod command;
+mod output;
 mod path;
 mod peers;
 mod replay;
@@ -11,9 +12,9 @@ use crate::bench::figure::{Figure, Figures, SCHEMA};
 use crate::bench::machine::Machine;
 use crate::bench::network::Namespace;
 use crate::bench::show;
-use anyhow::Context;
+use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::fs;
+use output::Output;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,12 @@ pub(super) struct RunBench {
     /// Write the figures to this file (schema 1, see docs/benchmarks.md).
     #[arg(long, global = true, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write a page for people into this directory: index.html, with figures.json beside it.
+    #[arg(long, global = true, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// Measure nothing: take the figures of this file, which --json or --report wrote.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "tiny"])]
+    from: Option<PathBuf>,
     /// Tiny sizes: shows that everything works, the figures mean nothing.
     #[arg(long, global = true)]
     tiny: bool,
@@ -45,17 +52,30 @@ enum Bench {
     Replay(replay::RunReplay),
 }
 
-/// Measures and prints.
+/// Measures, or takes what was measured, and prints and writes it.
 ///
 /// # Errors
-/// Where something cannot be measured, or a result was wrong.
+/// Where something cannot be measured, read or written, or a result was wrong.
 pub(super) fn run(args: &RunBench) -> anyhow::Result<()> {
-    if let Some(file) = &args.json {
+    let (figures, output) = if let Some(file) = &args.from {
+        if args.bench.is_some() || args.json.is_some() || args.tiny {
+            bail!("--from measures nothing: it goes with --report alone");
+        }
+        // Read before anything is written: it may be the file that lies beside the page.
+        let figures = output::read(file)?;
+        (figures, Output::prepare(None, args.report.as_deref())?)
+    } else {
         // Before the work, not after it.
-        fs::write(file, "")
-            .with_context(|| format!("--json {} cannot be written", file.display()))?;
-    }
-    let machine = Machine::describe();
+        let output = Output::prepare(args.json.as_deref(), args.report.as_deref())?;
+        (measure(args)?, output)
+    };
+    print!("{}", show::tables(&figures.results));
+    println!("medians; half of the samples lie between the quarters");
+    output.write(&figures)
+}
+
+fn measure(args: &RunBench) -> anyhow::Result<Figures> {
+    let mut machine = Machine::describe();
     println!(
         "{}, {} cores, {}, L2 {} KiB, L3 {} MiB, Linux {}\n",
         machine.cpu,
@@ -86,21 +106,15 @@ pub(super) fn run(args: &RunBench) -> anyhow::Result<()> {
             }
         }
     }
-    let results = found.end();
-    print!("{}", show::tables(&results));
-    println!("medians; half of the samples lie between the quarters");
-    let figures = Figures { schema: SCHEMA, machine, results };
-    if let Some(file) = &args.json {
-        let text = serde_json::to_string_pretty(&figures)?;
-        fs::write(file, text + "\n")
-            .with_context(|| format!("--json {} cannot be written", file.display()))?;
-    }
-    Ok(())
+    machine.nic = found.nic.take();
+    Ok(Figures { schema: SCHEMA, machine, tiny: args.tiny, results: found.end() })
 }
 
 /// Collects figures, and shows how far it is.
 struct Found {
     figures: Vec<Figure>,
+    /// What `bench wire` ran on.
+    nic: Option<String>,
     tiny: bool,
     progress: ProgressBar,
     start: Instant,
@@ -112,7 +126,7 @@ impl Found {
         let style = ProgressStyle::with_template("{spinner} {elapsed} {msg}");
         progress.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         progress.enable_steady_tick(Duration::from_millis(200));
-        Self { figures: Vec::new(), tiny, progress, start: Instant::now() }
+        Self { figures: Vec::new(), nic: None, tiny, progress, start: Instant::now() }
     }
 
     /// Whether networks can be made here; says why `bench` is left out, where not.

@@ -52,6 +52,10 @@ impl RunWire {
                 _ => Place::own(port, workers, mtu)?,
             };
             let outcome = wire::measure(&settings, &place)?;
+            if port == Port::Xdp {
+                let interface = self.interface.as_deref().unwrap_or("veth pair");
+                found.nic = Some(format!("{interface}, AF_XDP in {} mode", outcome.mode));
+            }
             found.add(wire::figure(&settings, &outcome));
         }
         Ok(())
