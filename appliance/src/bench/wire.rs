@@ -88,6 +88,8 @@ pub struct Settings {
     pub sample: Duration,
     /// Samples.
     pub samples: usize,
+    /// Of so many RESULTs one is compared with the reference.
+    pub sample_every: u64,
     /// CPU of the box's core.
     pub box_cpu: usize,
     /// CPU of the load.
@@ -111,6 +113,7 @@ impl Settings {
             warm_up: Duration::from_millis(300),
             sample: Duration::from_millis(250),
             samples: 9,
+            sample_every: 2048,
             box_cpu: 1,
             load_cpu: 0,
         }
@@ -122,6 +125,7 @@ impl Settings {
         self.warm_up = Duration::from_millis(50);
         self.sample = Duration::from_millis(100);
         self.samples = 2;
+        self.sample_every = 64;
         self
     }
 }

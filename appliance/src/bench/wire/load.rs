@@ -23,8 +23,6 @@ const WORKER_PORT: u16 = 40_000;
 const TURNS: u32 = 500_000;
 /// Silence after which packets in flight are written off.
 const STALL: Duration = Duration::from_millis(20);
-/// Of so many RESULTs one is compared with the reference.
-const SAMPLE_EVERY: u64 = 8192;
 /// Longest wait for the generator's thread to start or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -83,7 +81,7 @@ impl Load {
 
         let job = joined.first().map_or(0, |j| j.job);
         let window = settings.window.min(chunks * u32::from(settings.workers) / 2).max(1);
-        let (cpu, reply) = (settings.load_cpu, settings.reply);
+        let (cpu, reply, sample_every) = (settings.load_cpu, settings.reply, settings.sample_every);
         let (link, interface) = (place.link(), place.load_interface().to_owned());
         let end = Arc::new(AtomicBool::new(false));
         let stop = end.clone();
@@ -105,7 +103,7 @@ impl Load {
                     Reply::Multicast => Replies::One,
                 },
                 stall: STALL,
-                sample_every: SAMPLE_EVERY,
+                sample_every,
             };
             let mut generator: Generator = match Generator::load(&settings) {
                 Ok((generator, watch, samples)) => {
