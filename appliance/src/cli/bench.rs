@@ -59,7 +59,7 @@ enum Bench {
 pub(super) fn run(args: &RunBench) -> anyhow::Result<()> {
     let (figures, output) = if let Some(file) = &args.from {
         if args.bench.is_some() || args.json.is_some() || args.tiny {
-            bail!("--from measures nothing: it goes with --report alone");
+            bail!("--from measures nothing: leave out the benchmark, --tiny and --json");
         }
         // Read before anything is written: it may be the file that lies beside the page.
         let figures = output::read(file)?;

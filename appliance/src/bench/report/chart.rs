@@ -5,11 +5,13 @@ use super::axis::{Axis, drawable};
 use maud::{Markup, html};
 
 /// Units across; one is about a pixel on a phone.
-const WIDTH: f64 = 400.0;
-/// Units that a column needs for the text above it.
-const FOR_TEXT: f64 = 15.0;
+const WIDTH: f64 = 360.0;
+/// Units of a digit above a column, in the two sizes that there are, also in a wide font.
+const DIGIT: [f64; 2] = [7.4, 6.1];
 /// Characters that fit above a row.
-const ROW_CHARS: usize = 60;
+const ROW_CHARS: usize = 52;
+/// Units of a line of text.
+const LINE: f64 = 14.0;
 
 /// A measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,13 +97,21 @@ pub(super) struct Columns {
 
 impl Columns {
     pub(super) fn draw(&self) -> Markup {
-        let (left, right, top, bottom) = (38.0, WIDTH - 4.0, 34.0, 210.0);
+        let (left, right, top, bottom) = (33.0, WIDTH - 3.0, 34.0, 200.0);
         let values = || self.series.iter().flatten().flatten();
         let axis = Axis::new(values().map(Value::top));
         let y = |value: f64| bottom - axis.at(value) * (bottom - top);
         let group = (right - left) / self.groups.len().max(1) as f64;
         let all = self.series.len().max(1) as f64;
-        let column = (group * 0.86 / all).min(46.0);
+        let column = (group * 0.92 / all).min(44.0);
+        // Values have one size, in which all of them fit, or none.
+        let digits = values().map(|v| shorter(v.value).chars().count()).max().unwrap_or(0);
+        let fits = |digit: f64| digit * digits as f64 <= column;
+        let class = match DIGIT.map(fits) {
+            [true, _] => Some("value"),
+            [_, true] => Some("value narrow"),
+            _ => None,
+        };
         // One limit for all is one line.
         let first = values().next().and_then(|v| v.limit);
         let common = first.filter(|_| values().all(|v| v.limit == first));
@@ -123,7 +133,7 @@ impl Columns {
                     @let x = start + column * place as f64;
                     g {
                         title { (name) ": " (value.describe(self.unit)) }
-                        (one_column((x, column), *s, value, y, common.is_none()))
+                        (one_column((x, column), *s, value, y, common.is_none(), class))
                     }
                 }
                 text.group x=(px(middle)) y=(px(bottom + 16.0)) text-anchor="middle" { (name) }
@@ -143,8 +153,10 @@ fn one_column(
     value: &Value,
     y: impl Fn(f64) -> f64,
     own_limit: bool,
+    class: Option<&str>,
 ) -> Markup {
     let gap = (width * 0.1).min(2.0);
+    let number = shorter(value.value);
     let middle = x + width / 2.0;
     let limit = value.limit.map(&y);
     // The text stands on whatever is highest, but goes over the limit only where it must.
@@ -161,8 +173,8 @@ fn one_column(
         @if let Some(limit) = limit.filter(|_| own_limit) {
             line.limit x1=(px(x)) x2=(px(x + width)) y1=(px(limit)) y2=(px(limit)) {}
         }
-        @if width >= FOR_TEXT {
-            text.value x=(px(middle)) y=(px(text)) text-anchor="middle" { (shorter(value.value)) }
+        @if let Some(class) = class {
+            text class=(class) x=(px(middle)) y=(px(text)) text-anchor="middle" { (number) }
         }
     }
 }
@@ -185,6 +197,42 @@ pub(super) struct Row {
     pub(super) bars: Vec<(&'static str, Value)>,
 }
 
+impl Row {
+    /// The label in lines: it breaks after commas, and the first line leaves room for the note.
+    /// What has no room in a second line is cut off.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![String::new()];
+        let mut room = ROW_CHARS.saturating_sub(self.note.chars().count() + 2);
+        for term in self.label.split_inclusive(", ") {
+            let length = |text: &str| text.trim_end().chars().count();
+            let last = lines.len() - 1;
+            if length(&lines[last]) > 0 && length(&format!("{}{term}", lines[last])) > room {
+                lines.push(String::new());
+                room = ROW_CHARS;
+            }
+            if let Some(line) = lines.last_mut() {
+                line.push_str(term);
+            }
+        }
+        if let [_, second, _, ..] = lines.as_mut_slice() {
+            second.push('…');
+        }
+        lines.truncate(2);
+        for line in &mut lines {
+            line.truncate(line.trim_end().len());
+            if line.chars().count() > ROW_CHARS {
+                *line = line.chars().take(ROW_CHARS - 1).chain(['…']).collect();
+            }
+        }
+        lines
+    }
+
+    /// Units that the lines take.
+    fn heading(&self) -> f64 {
+        LINE * self.lines().len() as f64
+    }
+}
+
 /// Rows of bars from left to right, with room for long labels.
 pub(super) fn bars(name: &str, unit: &str, rows: &[Row]) -> Markup {
     let (left, right) = (2.0, WIDTH - 54.0);
@@ -192,14 +240,14 @@ pub(super) fn bars(name: &str, unit: &str, rows: &[Row]) -> Markup {
     let axis = Axis::new(values().map(Value::top));
     let x = |value: f64| left + axis.at(value) * (right - left);
     let bar = |row: &Row| if row.bars.len() > 1 { 12.0 } else { 16.0 };
-    let height = |row: &Row| 30.0 + bar(row) * row.bars.len() as f64;
+    let height = |row: &Row| 16.0 + row.heading() + bar(row) * row.bars.len() as f64;
     let end: f64 = rows.iter().map(height).sum();
     let mut y = 0.0;
     let content = html! {
         (vertical_axis(axis, x, end, unit))
         @for row in rows {
-            @let top = y + 20.0;
-            (heading(row, y + 14.0))
+            @let top = y + 6.0 + row.heading();
+            (heading(row, y))
             @for (i, (class, value)) in row.bars.iter().enumerate() {
                 @let (top, height) = (top + bar(row) * i as f64, bar(row) - 2.0);
                 @let middle = top + height / 2.0;
@@ -226,34 +274,39 @@ pub(super) fn bars(name: &str, unit: &str, rows: &[Row]) -> Markup {
 }
 
 /// Rows of parts that make up a whole, each part in the colour of its place.
-pub(super) fn stacks(name: &str, unit: &str, rows: &[(String, Vec<f64>)]) -> Markup {
-    const ROW: f64 = 44.0;
+pub(super) fn stacks(name: &str, unit: &str, rows: Vec<(String, Vec<f64>)>) -> Markup {
     let (left, right) = (2.0, WIDTH - 54.0);
     let axis = Axis::new(rows.iter().map(|(_, parts)| parts.iter().sum()));
     let x = |value: f64| left + axis.at(value) * (right - left);
-    let end = ROW * rows.len() as f64;
+    let rows: Vec<_> = rows
+        .into_iter()
+        .map(|(label, parts)| (Row { label, note: String::new(), bars: Vec::new() }, parts))
+        .collect();
+    let height = |row: &Row| 30.0 + row.heading();
+    let end: f64 = rows.iter().map(|(row, _)| height(row)).sum();
+    let mut y = 0.0;
     let content = html! {
         (vertical_axis(axis, x, end, unit))
-        @for (i, (label, parts)) in rows.iter().enumerate() {
-            @let y = ROW * i as f64;
-            @let row = Row { label: label.clone(), note: String::new(), bars: Vec::new() };
-            (heading(&row, y + 14.0))
+        @for (row, parts) in &rows {
+            @let top = y + 6.0 + row.heading();
+            (heading(row, y))
             @for (p, part) in parts.iter().enumerate() {
                 @let from: f64 = parts.iter().take(p).sum();
                 @let (from, to) = (x(from), x(from + part));
                 g {
-                    title { (label) ": " (short(*part)) " " (unit) }
-                    rect class=(format!("c{p}")) x=(px(from)) width=(px(to - from))
-                        y=(px(y + 20.0)) height="18" {}
+                    title { (row.label) ": " (short(*part)) " " (unit) }
+                    rect class=(format!("c{p}")) x=(px(from)) width=(px(to - from)) y=(px(top))
+                        height="18" {}
                     @if to - from > 24.0 {
-                        text class=(format!("on c{p}")) x=(px((from + to) / 2.0)) y=(px(y + 33.0))
-                            text-anchor="middle" { (shorter(*part)) }
+                        text class=(format!("on c{p}")) x=(px((from + to) / 2.0))
+                            y=(px(top + 13.0)) text-anchor="middle" { (shorter(*part)) }
                     }
                 }
             }
-            text.value x=(px(WIDTH - 2.0)) y=(px(y + 33.0)) text-anchor="end" {
+            text.value x=(px(WIDTH - 2.0)) y=(px(top + 13.0)) text-anchor="end" {
                 (short(parts.iter().sum()))
             }
+            @let () = y += height(row);
         }
     };
     svg(end + 38.0, name, &content)
@@ -271,16 +324,35 @@ fn vertical_axis(axis: Axis, x: impl Fn(f64) -> f64, end: f64, unit: &str) -> Ma
     }
 }
 
-/// Label and note of a row.
+/// Label and note of a row that starts at `y`.
 fn heading(row: &Row, y: f64) -> Markup {
-    let room = ROW_CHARS.saturating_sub(row.note.chars().count());
-    let label: String = if row.label.chars().count() > room {
-        row.label.chars().take(room.saturating_sub(1)).chain(['…']).collect()
-    } else {
-        row.label.clone()
-    };
     html! {
-        text.row x="2" y=(px(y)) { (label) }
-        text.note x=(px(WIDTH - 2.0)) y=(px(y)) text-anchor="end" { (row.note) }
+        @for (i, line) in row.lines().iter().enumerate() {
+            text.row x="2" y=(px(y + LINE * (i + 1) as f64)) { (line) }
+        }
+        text.note x=(px(WIDTH - 2.0)) y=(px(y + LINE)) text-anchor="end" { (row.note) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_labels_break_after_commas() {
+        let lines = |label: &str, note: &str| {
+            Row { label: label.into(), note: note.into(), bars: vec![] }.lines()
+        };
+        assert_eq!(lines("short", "note"), ["short"]);
+        assert_eq!(lines("", "note"), [""]);
+        let label = "tcp parameter server, offloads on, cubic, multicast replies";
+        assert_eq!(
+            lines(label, "0.43 of Gradbox"),
+            ["tcp parameter server, offloads on,", "cubic, multicast replies"]
+        );
+        for (label, note) in [("ä".repeat(500), "n"), ("word, ".repeat(100), &"n".repeat(90))] {
+            let lines = lines(&label, note);
+            assert!(lines.len() <= 2 && lines.iter().all(|l| l.chars().count() <= ROW_CHARS));
+        }
     }
 }

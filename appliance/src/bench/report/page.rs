@@ -181,8 +181,19 @@ fn one_chart(view: &View) -> Markup {
                 p { (view.shows) }
                 p { strong { "What it does not say. " } (view.does_not_say) }
                 @if !view.commands.is_empty() {
-                    pre { @for line in &view.commands { code { (line) } "\n" } }
+                    pre { @for line in &view.commands { (command(line)) "\n" } }
                 }
+            }
+        }
+    }
+}
+
+/// A command that breaks before its options rather than within.
+fn command(line: &str) -> Markup {
+    html! {
+        code {
+            @for (i, part) in line.split(" --").enumerate() {
+                @if i > 0 { " " span { "--" (part) } } @else { span { (part) } }
             }
         }
     }

@@ -119,7 +119,7 @@ fn xagg(
     let ratio = |v: f64| times(v / XAGG_GBPS_PER_CORE);
     let mut note = format!(
         "XAgg (IEEE/ACM ToN 2024) reports 100 Gbps with 10 cores over a network; this is the \
-         data plane in memory ({place}), so it shows the room there is, not a race."
+         data plane in memory ({place}), so the two are not whole systems side by side."
     );
     if let Some((_, dram)) = dram.filter(|(d, _)| d.working_set != f.working_set) {
         note += &format!(" From DRAM: {}×.", ratio(dram));

@@ -168,7 +168,8 @@ fn columns(
     shows: &'static str,
     does_not_say: &'static str,
 ) -> Option<View> {
-    let shown: Vec<&Figure> = series.iter().flatten().copied().collect();
+    let mut shown: Vec<&Figure> = series.iter().flatten().copied().collect();
+    shown.sort_by_key(|f| term.place(f));
     let places = places(term, &shown);
     if places.is_empty() {
         return None;
@@ -230,7 +231,7 @@ fn split(path: &[&Figure]) -> Option<View> {
             .zip(COLOURS)
             .map(|(name, colour)| (colour, (*name).to_owned()))
             .collect(),
-        drawing: chart::stacks(title, "ns per packet received", &rows),
+        drawing: chart::stacks(title, "ns per packet received", rows),
         shows: "Where the nanoseconds of a packet go: rings (in and out), parsing with checks and \
                 the chunk's slot, its share of the sum, and turning it round into the answer.",
         does_not_say: "The parts' exact borders: each is measured by leaving the others away, and \
@@ -358,7 +359,7 @@ fn peers(peers: &[&Figure]) -> Option<View> {
         let quarters = if f.gbps_per_core.is_some() { f.spread } else { [value; 2] };
         let value = Value::new(Some(value), quarters, None)?;
         let note = match f.ratio {
-            Some(ratio) if !is_gradbox(f) => format!("{} of Gradbox", chart::short(ratio)),
+            Some(ratio) if !is_gradbox(f) => format!("{ratio:.2} of Gradbox"),
             _ => String::new(),
         };
         Some((vec![(if is_gradbox(f) { "c0" } else { "other" }, value)], note))
