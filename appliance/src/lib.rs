@@ -6,6 +6,7 @@
 //! * [`config`]: the configuration file
 //! * [`control`]: join, leave, status, health and metrics over HTTP
 //! * [`appliance`]: all of it, started and stopped in the right order
+//! * [`model`]: tables of tensors; [`record`]: what workers write of their rounds
 //! * [`bench`]: how fast it is here
 //! * [`cli`]: the subcommands of the `gradbox` binary
 //!
@@ -23,6 +24,10 @@ pub mod config;
 #[cfg(feature = "box")]
 pub mod control;
 pub mod dataplane;
+#[cfg(feature = "box")]
+pub mod model;
+#[cfg(feature = "box")]
+pub mod record;
 #[expect(unsafe_code, reason = "vector kernels")]
 pub mod sum;
 #[cfg(feature = "box")]

@@ -3,17 +3,17 @@
 
 mod generate;
 mod progress;
-mod record;
 mod source;
 mod verify;
 
+use crate::record::{Record, Round};
 use anyhow::{Context, ensure};
-use gradbox_client::{Options, Worker};
+use gradbox_client::{Options, Tensor, Worker};
+use gradbox_protocol::control::TensorEntry;
 use gradbox_protocol::{DType, Op, Reply};
 use progress::Progress;
-use record::{Record, Round};
 use source::Source;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// All-reduce tensors through a box.
@@ -38,9 +38,15 @@ pub(super) struct AllReduce {
     /// Where the results of the last round go, under the same names and in the same shapes.
     #[arg(short, long, value_name = "OUT.safetensors")]
     output: Option<PathBuf>,
-    /// Made-up tensors of the sizes in this table (header `index,name,numel`) instead of a file.
-    #[arg(long, value_name = "CSV")]
-    model: Option<PathBuf>,
+    /// Made-up tensors instead of a file: of the sizes of this model, such as resnet50, or of those
+    /// in this table (header `index,name,numel`).
+    #[arg(long, value_name = "NAME|CSV")]
+    model: Option<String>,
+    /// Put the tensors into buckets as data-parallel training does: last tensor first, and a bucket is
+    /// closed when it has reached M MiB (PyTorch: `bucket_cap_mb`). Each bucket is one tensor of the
+    /// job.
+    #[arg(long, value_name = "M", conflicts_with = "input", value_parser = clap::value_parser!(u32).range(1..))]
+    bucket_mib: Option<u32>,
     /// Seed of made-up tensors, the same on every rank.
     #[arg(long, default_value_t = 0, requires = "model")]
     seed: u64,
@@ -59,6 +65,10 @@ pub(super) struct AllReduce {
     /// How often to reduce. Made-up tensors differ from round to round.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Begin each round together with all ranks, however long any of them was busy before; all ranks
+    /// must say so. What the times of a round then tell is the all-reduce alone.
+    #[arg(long)]
+    in_step: bool,
     /// The box's token, where it wants one.
     #[arg(long)]
     token: Option<String>,
@@ -104,13 +114,20 @@ pub(super) fn run(args: AllReduce) -> anyhow::Result<()> {
     options.join_timeout = args.timeout;
     options.timeout = args.timeout;
     options.tensors = source.table();
+    if args.in_step {
+        options.tensors.push(TensorEntry { name: "barrier".into(), elements: 1 });
+    }
     let worker = Worker::join(options)?;
     std::thread::sleep(args.delay);
 
     let progress = Progress::new(args.progress, args.rounds, source.bytes(wire));
-    let mut record = Record::new(&args, &worker, &source, wire);
+    let mut record = record(&args, &worker, &source, wire);
     for round in 0..args.rounds {
-        let mut tensors = source.tensors(round)?;
+        let mut tensors = source.tensors(round);
+        if args.in_step {
+            let one = vec![(tensors.len(), Tensor::zeros(source.dtype(), 1))];
+            worker.all_reduce_async(one)?.wait(Some(args.timeout))?;
+        }
         let before = worker.stats();
         let report = progress.reduce(&worker, &mut tensors, args.timeout)?;
         let round_record = Round::new(report, before, worker.stats());
@@ -120,7 +137,7 @@ pub(super) fn run(args: AllReduce) -> anyhow::Result<()> {
             let checked = verify::check(inputs, &args, &source, wire, round, &tensors);
             record.verified = Some(checked.is_ok());
             if checked.is_err() {
-                record.write(args.json.as_deref())?;
+                write(&record, args.json.as_deref())?;
             }
             checked?;
         }
@@ -130,8 +147,36 @@ pub(super) fn run(args: AllReduce) -> anyhow::Result<()> {
     if let Some(path) = &args.output {
         source.save(path)?;
     }
-    record.write(args.json.as_deref())?;
+    write(&record, args.json.as_deref())?;
     worker.leave().context("the results are complete, but the box did not hear the farewell")
+}
+
+/// What is written of the whole run, before the first round.
+fn record(args: &AllReduce, worker: &Worker, source: &Source, wire_dtype: DType) -> Record {
+    let (info, joined) = (worker.box_info(), worker.joined());
+    Record {
+        job: args.job.clone(),
+        rank: args.rank,
+        world: args.world,
+        op: args.op,
+        reply: args.reply,
+        dtype: source.dtype(),
+        wire_dtype,
+        box_port: info.port.clone(),
+        box_mode: info.mode.clone(),
+        shards: joined.shards,
+        chunk_bytes: joined.chunk_bytes,
+        tensors: source.table().len(),
+        verified: None,
+        rounds: Vec::new(),
+    }
+}
+
+/// Writes the record to `path`, where there is one.
+fn write(record: &Record, path: Option<&Path>) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(record)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
 }
 
 /// The type that tensors of `dtype` travel as.
@@ -166,6 +211,7 @@ mod tests {
         let args = parse("--model m.csv --dtype bf16 --op avg --timeout 0.5 --verify").unwrap();
         assert_eq!((args.dtype, args.op), (DType::Bf16, Op::Avg));
         assert_eq!(args.timeout, Duration::from_millis(500));
+        assert_eq!(parse("--model resnet50 --bucket-mib 25").unwrap().bucket_mib, Some(25));
         let args = parse("in.st -o out.st --verify-with a b").unwrap();
         assert_eq!(args.verify_with.len(), 2);
         for wrong in [
@@ -176,6 +222,8 @@ mod tests {
             "--model m.csv --verify-with a",
             "--model m.csv --dtype f64",
             "--model m.csv --rounds 0",
+            "--model m.csv --bucket-mib 0",
+            "in.st -o out.st --bucket-mib 25",
             "--model m.csv --timeout -1",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");

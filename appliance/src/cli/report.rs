@@ -1,13 +1,15 @@
 //! `gradbox report`: what a run of workers amounted to, from the files that they and the box
 //! wrote.
 
+use crate::record::{self, Record};
 use anyhow::{Context, bail, ensure};
 use comfy_table::{Table, presets};
 use gradbox_protocol::control::Status;
-use serde::{Deserialize, Serialize};
+use gradbox_protocol::{DType, Op};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Put together what the workers of a job and the box wrote.
 #[derive(clap::Args)]
@@ -26,32 +28,6 @@ pub(super) struct MakeReport {
     json: Option<PathBuf>,
 }
 
-/// The parts of a worker's file that are used here.
-#[derive(Deserialize)]
-struct Worker {
-    rank: u8,
-    world: u8,
-    op: String,
-    wire_dtype: String,
-    box_port: String,
-    box_mode: String,
-    tensors: u64,
-    verified: Option<bool>,
-    rounds: Vec<Round>,
-}
-
-/// One round of one worker; times in nanoseconds of the machine's monotonic clock.
-#[derive(Deserialize)]
-struct Round {
-    started_ns: u64,
-    first_sent_ns: Option<u64>,
-    delivered_ns: Option<u64>,
-    finished_ns: u64,
-    bytes: u64,
-    pushed: u64,
-    resent: u64,
-}
-
 /// The figures, as they are written to the JSON file.
 #[derive(Serialize)]
 struct Figures {
@@ -61,9 +37,9 @@ struct Figures {
     mtu: u16,
     workers: u8,
     rounds: usize,
-    dtype: String,
-    op: String,
-    tensors: u64,
+    dtype: DType,
+    op: Op,
+    tensors: usize,
     gradient_bytes: u64,
     seconds_per_round: f64,
     seconds_per_round_min: f64,
@@ -79,20 +55,13 @@ struct Figures {
     straggler_margin_s: Option<f64>,
 }
 
-fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> anyhow::Result<T> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text)
-        .with_context(|| format!("{} is not what was expected", path.display()))
-}
-
 /// Reads, computes, prints.
 ///
 /// # Errors
 /// Where a file is missing or does not fit to the others, a worker did not verify its results, a
 /// frame was lost, or the straggler was not one.
 pub(super) fn run(args: &MakeReport) -> anyhow::Result<()> {
-    let workers = args.workers.iter().map(|p| read(p)).collect::<anyhow::Result<Vec<Worker>>>()?;
+    let workers = args.workers.iter().map(|p| Record::read(p)).collect::<Result<Vec<_>, _>>()?;
     let statuses = fs::read_to_string(&args.statuses)
         .with_context(|| format!("cannot read {}", args.statuses.display()))?
         .lines()
@@ -126,7 +95,7 @@ pub(super) fn run(args: &MakeReport) -> anyhow::Result<()> {
 
 /// Everything that follows from the files.
 fn figures(
-    workers: &[Worker],
+    workers: &[Record],
     statuses: &[Status],
     straggler: Option<u8>,
 ) -> anyhow::Result<Figures> {
@@ -136,29 +105,9 @@ fn figures(
         bail!("needs at least one worker and one status");
     };
     let rounds = first.rounds.len();
-    ensure!(rounds > 0, "rank {} has done no round", first.rank);
-    for w in workers {
-        ensure!(
-            w.rounds.len() == rounds && w.world == first.world && w.tensors == first.tensors,
-            "rank {} and rank {} are not of the same run",
-            first.rank,
-            w.rank
-        );
-    }
-    ensure!(
-        workers.len() == usize::from(first.world),
-        "{} files of a job of {} workers",
-        workers.len(),
-        first.world
-    );
-    // A round lasts from when the last worker was ready to when the last one had its result.
-    let mut seconds: Vec<f64> = (0..rounds)
-        .map(|r| {
-            let started = workers.iter().map(|w| w.rounds[r].started_ns).max().unwrap_or(0);
-            let finished = workers.iter().map(|w| w.rounds[r].finished_ns).max().unwrap_or(0);
-            finished.saturating_sub(started) as f64 / 1e9
-        })
-        .collect();
+    let spans = record::rounds(workers)?;
+    let mut seconds: Vec<f64> =
+        spans.iter().map(|(started, finished)| (finished - started) as f64 / 1e9).collect();
     seconds.sort_by(f64::total_cmp);
     let median = (seconds[(rounds - 1) / 2] + seconds[rounds / 2]) / 2.0;
     let bytes = first.rounds[0].bytes;
@@ -187,8 +136,8 @@ fn figures(
         mtu: after.info.mtu,
         workers: first.world,
         rounds,
-        dtype: first.wire_dtype.clone(),
-        op: first.op.clone(),
+        dtype: first.wire_dtype,
+        op: first.op,
         tensors: first.tensors,
         gradient_bytes: bytes,
         seconds_per_round: median,
@@ -215,18 +164,15 @@ fn busy_share(before: &Status, after: &Status) -> f64 {
 
 /// Seconds from when the last of the others had delivered its first round to when `rank` sent
 /// its first byte; negative where it was the other way round.
-fn margin(workers: &[Worker], rank: u8) -> anyhow::Result<f64> {
+fn margin(workers: &[Record], rank: u8) -> anyhow::Result<f64> {
     let first_sent = workers
         .iter()
         .find(|w| w.rank == rank)
-        .and_then(|w| w.rounds[0].first_sent_ns)
-        .with_context(|| format!("rank {rank} has sent nothing"))?;
-    let delivered = workers
-        .iter()
-        .filter(|w| w.rank != rank)
-        .map(|w| w.rounds[0].delivered_ns.context("a worker has not delivered its gradient"))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    let last = delivered.into_iter().max().context("the straggler is alone")?;
+        .map(|w| w.rounds[0].first_sent_ns)
+        .with_context(|| format!("--straggler {rank}: no worker has that rank"))?;
+    let others = workers.iter().filter(|w| w.rank != rank);
+    let delivered = others.map(|w| w.rounds[0].delivered_ns);
+    let last = delivered.max().context("the straggler is alone")?;
     Ok((first_sent as f64 - last as f64) / 1e9)
 }
 

@@ -1,6 +1,6 @@
 //! A bar on a terminal, otherwise a line per round.
 
-use super::record::Round;
+use crate::record::Round;
 use gradbox_client::{Error, Report, Tensor, Worker};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -38,25 +38,30 @@ impl Progress {
         tensors: &mut Vec<Tensor>,
         timeout: Duration,
     ) -> Result<Report, Error> {
-        let Some(bar) = &self.bar else { return worker.all_reduce(tensors, Some(timeout)) };
         let start = Instant::now();
+        let look = if self.bar.is_some() { LOOK } else { timeout };
         let mut handle =
             worker.all_reduce_async(std::mem::take(tensors).into_iter().enumerate().collect())?;
         loop {
             let left = timeout.saturating_sub(start.elapsed());
-            match handle.wait(Some(left.min(LOOK))) {
+            match handle.wait(Some(left.min(look))) {
                 Ok(finished) => {
-                    bar.set_position(worker.stats().bytes_received);
-                    bar.set_message("");
+                    self.moved(worker, "");
                     tensors.extend(finished.tensors.into_iter().map(|(_, tensor)| tensor));
                     return Ok(finished.report);
                 }
                 Err(Error::Timeout(stall)) if !left.is_zero() => {
-                    bar.set_position(worker.stats().bytes_received);
-                    bar.set_message(stall.to_string());
+                    self.moved(worker, &stall.to_string());
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    fn moved(&self, worker: &Worker, message: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(worker.stats().bytes_received);
+            bar.set_message(message.to_owned());
         }
     }
 

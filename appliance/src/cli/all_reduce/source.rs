@@ -2,6 +2,7 @@
 
 use super::AllReduce;
 use super::generate::{self, Recipe};
+use crate::model::Model;
 use anyhow::{Context, bail, ensure};
 use gradbox_client::{Tensor, TensorEntry};
 use gradbox_protocol::DType;
@@ -27,6 +28,16 @@ struct Entry {
     elements: usize,
 }
 
+impl TryFrom<TensorEntry> for Entry {
+    type Error = anyhow::Error;
+
+    fn try_from(TensorEntry { name, elements }: TensorEntry) -> anyhow::Result<Self> {
+        let elements = usize::try_from(elements)
+            .with_context(|| format!("{name}: {elements} elements do not fit into memory"))?;
+        Ok(Self { name, shape: vec![elements], elements })
+    }
+}
+
 #[derive(Debug)]
 enum Origin {
     /// Data of each entry.
@@ -41,10 +52,14 @@ impl Source {
     pub(super) fn open(args: &AllReduce) -> anyhow::Result<Self> {
         match (&args.input, &args.model) {
             (Some(path), _) => Self::file(path),
-            (None, Some(path)) => {
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("reading the table of tensors {}", path.display()))?;
-                let entries = table(&text).with_context(|| path.display().to_string())?;
+            (None, Some(name)) => {
+                let model = Model::open(name)?;
+                let tensors = match args.bucket_mib {
+                    Some(mib) => model.buckets(args.dtype, u64::from(mib) << 20),
+                    None => model.tensors,
+                };
+                let entries = tensors.into_iter().map(Entry::try_from);
+                let entries = entries.collect::<anyhow::Result<Vec<_>>>()?;
                 let origin = Origin::Generated { seed: args.seed, rank: args.rank };
                 Ok(Self { dtype: args.dtype, entries, metadata: None, origin, results: Vec::new() })
             }
@@ -119,7 +134,7 @@ impl Source {
     }
 
     /// What this rank puts into `round`.
-    pub(super) fn tensors(&mut self, round: u32) -> anyhow::Result<Vec<Tensor>> {
+    pub(super) fn tensors(&mut self, round: u32) -> Vec<Tensor> {
         let mut tensors = std::mem::take(&mut self.results);
         if tensors.is_empty() {
             tensors = self.entries.iter().map(|e| Tensor::zeros(self.dtype, e.elements)).collect();
@@ -137,7 +152,7 @@ impl Source {
                 }
             }
         }
-        Ok(tensors)
+        tensors
     }
 
     /// Takes the results of a round: to be saved, or written over by the next round.
@@ -160,51 +175,5 @@ impl Source {
         // Not serialize_to_file: it renames a new file into place, even over /dev/null.
         let bytes = safetensors::serialize(views, self.metadata.clone())?;
         std::fs::write(path, bytes).with_context(|| format!("writing {}", path.display()))
-    }
-}
-
-/// Reads a table with the header `index,name,numel`.
-fn table(text: &str) -> anyhow::Result<Vec<Entry>> {
-    let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let header = lines.next().map_or("", |(_, line)| line.trim());
-    ensure!(
-        header == "index,name,numel",
-        "line 1: found {header:?}, needs the header index,name,numel"
-    );
-    let entry = |(at, line): (usize, &str)| {
-        let mut fields = line.split(',').map(str::trim);
-        let (Some(_), Some(name), Some(count), None) =
-            (fields.next(), fields.next(), fields.next(), fields.next())
-        else {
-            bail!("line {}: found {line:?}, needs index,name,numel", at + 1);
-        };
-        let elements = count.parse().with_context(|| {
-            format!("line {}: found {count:?} elements, needs a number", at + 1)
-        })?;
-        Ok(Entry { name: name.to_owned(), shape: vec![elements], elements })
-    };
-    let entries = lines.map(entry).collect::<anyhow::Result<Vec<_>>>()?;
-    ensure!(!entries.is_empty(), "the table has no tensors");
-    Ok(entries)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tables() {
-        let entries = table("index,name,numel\n0,a.weight,12\n\n1,b,0\n").unwrap();
-        let found: Vec<_> = entries.iter().map(|e| (e.name.as_str(), e.elements)).collect();
-        assert_eq!(found, [("a.weight", 12), ("b", 0)]);
-        for (wrong, says) in [
-            ("", "needs the header"),
-            ("index,name,numel\n", "no tensors"),
-            ("index,name,numel\n0,a", "line 2"),
-            ("index,name,numel\n0,a,x", "\"x\" elements"),
-        ] {
-            let error = table(wrong).unwrap_err().to_string();
-            assert!(error.contains(says), "{error}");
-        }
     }
 }
