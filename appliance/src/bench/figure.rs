@@ -101,8 +101,8 @@ macro_rules! figure {
                 #[serde(default, skip_serializing_if = "Option::is_none")]
                 pub $name: Option<$type>,
             )*
-            /// Quarters of the main figure, in its unit: of `gbps_per_core` where that is given,
-            /// else of `gbps`, `gbytes_per_s` or `seconds`, whichever comes first.
+            /// Quarters of the main figure, in its unit: of `seconds` where that is given, else of
+            /// `gbps_per_core`, `gbps` or `gbytes_per_s`, whichever comes first.
             pub spread: [f64; 2],
             /// The bits of a sample of results were compared with the reference.
             pub checked: bool,
@@ -187,6 +187,8 @@ figure! {
     received_gbps: f64,
     /// Share of time that the box's core worked.
     busy_share: f64,
+    /// Share of the workers' packets that were sent again.
+    resent_share: f64,
     /// Packets that were not served, by reason.
     drops: Vec<(String, u64)>,
     /// Microseconds from a chunk's first packet to its sum: half of them.

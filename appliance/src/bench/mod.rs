@@ -2,6 +2,7 @@
 //!
 //! * [`sum`]: the sum kernels; [`path`]: `step()` in memory
 //! * [`generator`]: load for an interface; [`kernel_aggregator`]: the rival in the kernel
+//! * [`replay`]: the all-reduces of a training step
 //! * [`network`]: networks that a benchmark makes for itself
 //! * [`figure`]: what is found, and its file; [`show`]: as tables; [`machine`]: where;
 //!   [`spread`]: how surely
@@ -17,6 +18,7 @@ pub mod machine;
 pub mod network;
 pub mod path;
 pub mod peers;
+pub mod replay;
 mod running;
 pub mod show;
 pub mod spread;

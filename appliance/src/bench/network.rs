@@ -13,6 +13,7 @@ mod tests;
 
 pub use error::NetworkError;
 pub use namespace::Namespace;
+pub(super) use namespace::{capture, printed};
 
 use std::net::Ipv4Addr;
 use std::thread;

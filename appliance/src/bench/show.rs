@@ -166,6 +166,10 @@ const fn columns(bench: Bench) -> &'static [Column] {
             ("% of ideal", |f| number(f.percent_of_limit, 0)),
             GBPS,
             BUSY,
+            ("sent again", |f| {
+                f.resent_share.map_or_else(String::new, |s| format!("{:.2} %", s * 100.0))
+            }),
+            ("drops", drops),
             CHECKED,
         ],
     }

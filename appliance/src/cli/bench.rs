@@ -1,10 +1,12 @@
 //! `gradbox bench`: how fast the box is here.
 
 mod path;
+mod replay;
 mod sum;
 
 use crate::bench::figure::{Figure, Figures, SCHEMA};
 use crate::bench::machine::Machine;
+use crate::bench::network::Namespace;
 use crate::bench::show;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -32,6 +34,8 @@ enum Bench {
     Sum(sum::RunSum),
     /// The data plane in memory, per core and for several cores.
     Path(path::RunPath),
+    /// The all-reduces of a model's training step, beside what the links allow.
+    Replay(replay::RunReplay),
 }
 
 /// Measures and prints.
@@ -58,9 +62,13 @@ pub(super) fn run(args: &RunBench) -> anyhow::Result<()> {
     match &args.bench {
         Some(Bench::Sum(b)) => b.run(&mut found)?,
         Some(Bench::Path(b)) => b.run(&mut found)?,
+        Some(Bench::Replay(b)) => b.run(&mut found)?,
         None => {
             sum::RunSum::default().run(&mut found)?;
             path::RunPath::default().run(&mut found)?;
+            if found.has_networks("replay") {
+                replay::RunReplay::suite(&mut found)?;
+            }
         }
     }
     let results = found.end();
@@ -99,6 +107,15 @@ impl Found {
 
     fn add(&mut self, figure: Figure) {
         self.figures.push(figure);
+    }
+
+    /// Whether networks can be made here; says why `bench` is left out, where not.
+    fn has_networks(&self, bench: &str) -> bool {
+        let made = Namespace::new();
+        if let Err(error) = &made {
+            self.progress.suspend(|| eprintln!("{bench} is left out: {error}"));
+        }
+        made.is_ok()
     }
 
     fn end(self) -> Vec<Figure> {

@@ -152,14 +152,14 @@ fn without_ipv6() -> Result<(), NetworkError> {
 }
 
 /// A file in memory, twice: to be read here, and to be a program's output.
-fn capture() -> io::Result<(File, File)> {
+pub(in crate::bench) fn capture() -> io::Result<(File, File)> {
     let file = File::from(memfd_create("output", MFdFlags::MFD_CLOEXEC)?);
     let end = file.try_clone()?;
     Ok((file, end))
 }
 
 /// What was written to a file of [`capture`].
-fn printed(mut file: File) -> io::Result<String> {
+pub(in crate::bench) fn printed(mut file: File) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.rewind()?;
     file.read_to_end(&mut bytes)?;
