@@ -21,7 +21,6 @@ use crate::record::{self, Record, RecordError};
 use busy::Busy;
 use gradbox_protocol::control::TensorEntry;
 use gradbox_protocol::{DType, Reply, chunk_bytes};
-use nix::time::{ClockId, clock_gettime};
 use std::io;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -243,9 +242,7 @@ fn watch(
     let seconds = u64::from(PATIENCE) * (2 * u64::from(iterations) + 2);
     let deadline = Instant::now() + Duration::from_secs(seconds);
     loop {
-        // The clock that the workers' times are of; it always exists.
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
-        busy.note(now.as_nanos() as u64, the_box.reading().busy_ns);
+        busy.note(record::monotonic_ns(), the_box.reading().busy_ns);
         if workers.have_ended()? {
             return Ok(busy);
         }

@@ -6,7 +6,7 @@ mod progress;
 mod source;
 mod verify;
 
-use crate::record::{Record, Round};
+use crate::record::{Record, Round, monotonic_ns};
 use anyhow::{Context, ensure};
 use gradbox_client::{Options, Tensor, Worker};
 use gradbox_protocol::control::TensorEntry;
@@ -129,8 +129,9 @@ pub(super) fn run(args: AllReduce) -> anyhow::Result<()> {
             worker.all_reduce_async(one)?.wait(Some(args.timeout))?;
         }
         let before = worker.stats();
+        let started = monotonic_ns();
         let report = progress.reduce(&worker, &mut tensors, args.timeout)?;
-        let round_record = Round::new(report, before, worker.stats());
+        let round_record = Round::new(started, monotonic_ns(), report, before, worker.stats());
         progress.line(round, &round_record);
         record.rounds.push(round_record);
         if let Some(inputs) = &others {
