@@ -3,8 +3,10 @@
 
 use gradbox_client::{Report, Stats};
 use gradbox_protocol::{DType, Op, Reply};
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{fs, io};
 
 /// One worker's run.
@@ -44,13 +46,13 @@ pub struct Record {
 /// machine; counters are packets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Round {
-    /// The worker was ready.
+    /// The worker was ready: before its values became those that travel.
     pub started_ns: u64,
     /// Its first chunk was handed to the kernel.
     pub first_sent_ns: u64,
     /// The box was known to have all of its chunks.
     pub delivered_ns: u64,
-    /// The last result was there.
+    /// The results were there, as values of the tensors' type.
     pub finished_ns: u64,
     /// Payload in each direction, without repeats.
     pub bytes: u64,
@@ -146,14 +148,21 @@ impl Record {
 }
 
 impl Round {
-    /// A round with the worker's counters before and after it.
+    /// A round that was called for at `started_ns` and gave its results at `finished_ns`, with the
+    /// worker's counters before and after it.
     #[must_use]
-    pub const fn new(report: Report, before: Stats, after: Stats) -> Self {
+    pub const fn new(
+        started_ns: u64,
+        finished_ns: u64,
+        report: Report,
+        before: Stats,
+        after: Stats,
+    ) -> Self {
         Self {
-            started_ns: report.started_ns,
+            started_ns,
             first_sent_ns: report.first_sent_ns,
             delivered_ns: report.delivered_ns,
-            finished_ns: report.finished_ns,
+            finished_ns,
             bytes: report.bytes,
             chunks: report.chunks,
             pushed: after.pushed - before.pushed,
@@ -176,6 +185,13 @@ impl Round {
     pub fn seconds(&self) -> f64 {
         self.finished_ns.saturating_sub(self.started_ns) as f64 / 1e9
     }
+}
+
+/// CLOCK_MONOTONIC, which always exists, in nanoseconds: the clock of a [`Round`].
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    now.as_nanos() as u64
 }
 
 /// Begin and end of every round of a job, in nanoseconds: from when the last worker was ready to
@@ -210,8 +226,8 @@ mod tests {
 
     fn record(rank: u8, times: &[(u64, u64)]) -> Record {
         let round = |&(started_ns, finished_ns): &(u64, u64)| {
-            let report = Report { started_ns, finished_ns, ..Report::default() };
-            Round::new(report, Stats::default(), Stats::default())
+            let stats = Stats::default();
+            Round::new(started_ns, finished_ns, Report::default(), stats, stats)
         };
         Record {
             job: "j".into(),

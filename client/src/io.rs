@@ -24,6 +24,17 @@ const DEAF: u64 = 64;
 /// Batches taken from the socket before something is sent again.
 const BATCHES: usize = 8;
 
+/// What ends a sleep early, besides a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// A packet has come.
+    Readable,
+    /// A packet has come, or one can be sent.
+    Writable,
+    /// Nothing.
+    Woken,
+}
+
 /// Tensors by index in the job's table.
 pub(crate) type Tensors = Vec<(u16, Tensor)>;
 
@@ -168,12 +179,15 @@ impl Io {
     /// Receives, acts on timers, sends, and sleeps where there was nothing to do.
     fn turn(&mut self, queue: &mut VecDeque<Transmit>) -> Result<(), Error> {
         if self.broken.is_some() {
-            return self.sleep(false, NAP);
+            return self.sleep(Until::Readable, NAP);
         }
-        let mut drained = false;
+        let (mut drained, mut received) = (false, false);
         for _ in 0..BATCHES {
             let (engine, now) = (&mut self.engine, sys::monotonic_ns());
-            drained = self.transport.receive(|bytes, marked| engine.receive(now, bytes, marked))?;
+            drained = self.transport.receive(|bytes, marked| {
+                received = true;
+                engine.receive(now, bytes, marked);
+            })?;
             if drained {
                 break;
             }
@@ -193,20 +207,25 @@ impl Io {
             return Ok(());
         }
         self.hand_back();
-        match flushed {
-            Flushed::Full => self.sleep(true, Duration::from_millis(1)),
-            Flushed::All if !fresh.is_empty() => Ok(()),
-            Flushed::All => {
-                let now = sys::monotonic_ns();
-                let due = self.engine.next_tick().map(|at| at.saturating_sub(now));
-                self.sleep(false, due.map_or(NAP, Duration::from_nanos).min(NAP))
+        let due = || {
+            let due = self.engine.next_tick().map(|at| at.saturating_sub(sys::monotonic_ns()));
+            due.map_or(NAP, Duration::from_nanos).min(NAP)
+        };
+        match (flushed, self.engine.gathering().filter(|_| received)) {
+            (Flushed::Full, _) => self.sleep(Until::Writable, Duration::from_millis(1)),
+            (Flushed::All, Some(time)) => {
+                self.sleep(Until::Woken, due().min(Duration::from_nanos(time)))
             }
+            (Flushed::All, None) if !fresh.is_empty() => Ok(()),
+            (Flushed::All, None) => self.sleep(Until::Readable, due()),
         }
     }
 
-    fn sleep(&mut self, write: bool, time: Duration) -> Result<(), Error> {
+    fn sleep(&mut self, until: Until, time: Duration) -> Result<(), Error> {
         // A broken socket stays readable: it would end every sleep.
-        let sockets = if self.broken.is_none() { self.transport.fds() } else { [None; 2] };
+        let deaf = until == Until::Woken || self.broken.is_some();
+        let sockets = if deaf { [None; 2] } else { self.transport.fds() };
+        let write = until == Until::Writable;
         let ready = sys::wait(sockets, write, Some(self.wake.as_fd()), time);
         let ready = ready.map_err(|e| Error::Socket {
             doing: "waiting for packets".into(),

@@ -133,6 +133,40 @@ fn a_straggler_and_a_silent_box_are_told_apart() {
 }
 
 #[test]
+fn results_are_gathered_for_a_small_part_of_the_round_trip_and_only_while_some_are_due() {
+    for (round_trip, gathering) in
+        [(MILLISECOND / 2, None), (2 * MILLISECOND, Some(125)), (SECOND, Some(250))]
+    {
+        let job = job(vec![16 * 200]);
+        let layout = Layout::new(job.dtype, [16 * 200], 64, 2).unwrap();
+        let mut model = Model::new(job.dtype, job.op, 3, layout, 64);
+        let mut engine = Engine::new(config(&job, 0, &model));
+        assert_eq!(engine.gathering(), None);
+        engine.submit(1, 9, vec![(0, input(&job, 0, 0, 0))]).unwrap();
+        let mut out = Vec::new();
+        engine.transmit(1, &mut out);
+        // Nothing is known of the round trip.
+        assert_eq!(engine.gathering(), None);
+        let (mut answers, mut last) = (Vec::new(), Vec::new());
+        for t in &out {
+            let packet = [t.header.as_bytes(), engine.payload(t).unwrap()].concat();
+            let shard = usize::from(t.shard);
+            last.resize(2, 0);
+            for (_, answer) in model.receive(&packet, false) {
+                last[shard] = answers.len();
+                answers.push(answer);
+            }
+        }
+        // All but the last answer of each shard: some chunks stay in flight.
+        let early = (0..answers.len()).filter(|i| !last.contains(i));
+        early.for_each(|i| engine.receive(1 + round_trip, &answers[i], false));
+        assert_eq!(engine.gathering().map(|ns| ns.div_ceil(1000)), gathering, "us");
+        last.iter().for_each(|i| engine.receive(1 + round_trip, &answers[*i], false));
+        assert_eq!(engine.gathering(), None);
+    }
+}
+
+#[test]
 fn a_cancelled_call_hands_back_and_its_packets_are_void() {
     let job = job(vec![1600, 16]);
     let layout = Layout::new(job.dtype, [1600, 16], 64, 2).unwrap();

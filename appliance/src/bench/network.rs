@@ -16,8 +16,8 @@ pub use namespace::Namespace;
 pub(super) use namespace::{capture, printed};
 
 use std::net::Ipv4Addr;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 /// Most workers of a network.
 pub const MAX_WORKERS: u8 = 32;
@@ -144,6 +144,7 @@ impl Star {
         let ip = |args: &[&str]| star.switch.command("ip", args);
         ip(&["link", "add", "br0", "mtu", &mtu, "type", "bridge", "mcast_snooping", "0"])?;
         ip(&["link", "set", "br0", "up"])?;
+        star.switch.run(without_bridge_filters)??;
         let host = End { namespace: &star.boxes, interface: BOX_INTERFACE, last: 1 };
         star.connect("box", &host, BOX_ADDRESS, wire, None)?;
         for (rank, namespace) in (0..).zip(&star.workers) {
@@ -237,6 +238,21 @@ fn veth(near: &End<'_>, far: &End<'_>, wire: Wire) -> Result<(), NetworkError> {
     near.namespace.command("ip", &args)?;
     for end in [near, far] {
         end.namespace.command("ip", &["link", "set", end.interface, "up"])?;
+    }
+    Ok(())
+}
+
+/// Lets this thread's bridges pass packets by the firewall, as a switch does.
+fn without_bridge_filters() -> Result<(), NetworkError> {
+    for family in ["iptables", "ip6tables", "arptables"] {
+        match fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{family}"), "0") {
+            // Bridges have no such filters here.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            other => {
+                let what = "turn the firewall of a bridge off";
+                other.map_err(|source| NetworkError::Namespace { what, source })?;
+            }
+        }
     }
     Ok(())
 }

@@ -16,12 +16,12 @@ use super::figure::{Bench, Figure};
 use super::network::{BOX_ADDRESS, BOX_INTERFACE, NetworkError, Star, Wire};
 use super::running::{self, RunningBox, RunningError};
 use super::spread::Spread;
+use super::wire::Port;
 use crate::model::{Model, ModelError};
 use crate::record::{self, Record, RecordError};
 use busy::Busy;
 use gradbox_protocol::control::TensorEntry;
 use gradbox_protocol::{DType, Reply, chunk_bytes};
-use nix::time::{ClockId, clock_gettime};
 use std::io;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -37,27 +37,6 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Longest packets of the box, in bytes.
 const MOST_MTU: u16 = 3498;
-
-/// Port of the box.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Port {
-    /// AF_XDP.
-    #[default]
-    Xdp,
-    /// Ordinary sockets.
-    Udp,
-}
-
-impl Port {
-    /// Name in configuration and figures.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Xdp => "xdp",
-            Self::Udp => "udp",
-        }
-    }
-}
 
 /// What is replayed.
 #[derive(Clone, Debug)]
@@ -243,9 +222,7 @@ fn watch(
     let seconds = u64::from(PATIENCE) * (2 * u64::from(iterations) + 2);
     let deadline = Instant::now() + Duration::from_secs(seconds);
     loop {
-        // The clock that the workers' times are of; it always exists.
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
-        busy.note(now.as_nanos() as u64, the_box.reading().busy_ns);
+        busy.note(record::monotonic_ns(), the_box.reading().busy_ns);
         if workers.have_ended()? {
             return Ok(busy);
         }

@@ -188,7 +188,7 @@ const fn columns(bench: Bench) -> &'static [Column] {
             WORKERS,
             MTU,
             REPLY,
-            ("link Gbit/s", |f| f.link_gbps.map_or_else(|| "-".to_owned(), |l| format!("{l:.0}"))),
+            ("link Gbit/s", |f| f.link_gbps.map_or_else(|| "-".to_owned(), |l| l.to_string())),
             ("s/iteration", |f| number(f.seconds, 3)),
             SPREAD,
             ("ideal", |f| number(f.ideal_seconds, 3)),

@@ -6,7 +6,7 @@ mod progress;
 mod source;
 mod verify;
 
-use crate::record::{Record, Round};
+use crate::record::{Record, Round, monotonic_ns};
 use anyhow::{Context, ensure};
 use gradbox_client::{Options, Tensor, Worker};
 use gradbox_protocol::control::TensorEntry;
@@ -45,7 +45,7 @@ pub(super) struct AllReduce {
     /// Put the tensors into buckets as data-parallel training does: last tensor first, and a bucket is
     /// closed when it has reached M MiB (PyTorch: `bucket_cap_mb`). Each bucket is one tensor of the
     /// job.
-    #[arg(long, value_name = "M", requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "M", conflicts_with = "input", value_parser = clap::value_parser!(u32).range(1..))]
     bucket_mib: Option<u32>,
     /// Seed of made-up tensors, the same on every rank.
     #[arg(long, default_value_t = 0, requires = "model")]
@@ -129,8 +129,9 @@ pub(super) fn run(args: AllReduce) -> anyhow::Result<()> {
             worker.all_reduce_async(one)?.wait(Some(args.timeout))?;
         }
         let before = worker.stats();
+        let started = monotonic_ns();
         let report = progress.reduce(&worker, &mut tensors, args.timeout)?;
-        let round_record = Round::new(report, before, worker.stats());
+        let round_record = Round::new(started, monotonic_ns(), report, before, worker.stats());
         progress.line(round, &round_record);
         record.rounds.push(round_record);
         if let Some(inputs) = &others {

@@ -10,6 +10,10 @@ pub(super) const PROBE_LEAST: u64 = 5 * MILLISECOND;
 const PROBE_MOST: u64 = 160 * MILLISECOND;
 /// Ranges that one probe asks for.
 const PROBE_RANGES: usize = 8;
+/// Arriving packets wait for others at most this long...
+const GATHER_MOST: u64 = MILLISECOND / 4;
+/// ...and not at all where it were less than this, which is what a sleep takes anyway.
+const GATHER_LEAST: u64 = MILLISECOND / 20;
 /// QUERY without an answer after which data is sent again.
 const DEAF: u32 = 3;
 
@@ -32,6 +36,17 @@ impl Engine {
         let awaited = self.awaited.front().map(|a| a.until);
         let timers = self.shards.iter().flat_map(|s| [s.rto_at, s.probe_at]);
         timers.chain([awaited]).flatten().min()
+    }
+
+    /// How long packets that arrive from now on may be left in the socket, so that many are taken at
+    /// once: to be woken for each costs more than the packet itself. `None` where each is urgent.
+    ///
+    /// It is a sixteenth of a round trip, so what is in flight hardly grows by it.
+    #[must_use]
+    pub fn gathering(&self) -> Option<u64> {
+        let busy = self.shards.iter().filter(|s| s.flight > 0);
+        let time = busy.map(|s| s.srtt() / 16).min()?;
+        (time >= GATHER_LEAST).then_some(time.min(GATHER_MOST))
     }
 
     fn result_is_overdue(&mut self, now: u64, place: Place) {

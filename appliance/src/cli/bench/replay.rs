@@ -1,7 +1,8 @@
 //! `gradbox bench replay`.
 
 use super::{Found, cpus};
-use crate::bench::replay::{self, Port, Rate, Settings};
+use crate::bench::replay::{self, Rate, Settings};
+use crate::bench::wire::Port;
 use anyhow::Context;
 use gradbox_protocol::{DType, Reply};
 
@@ -33,7 +34,7 @@ pub(super) struct RunReplay {
     #[arg(long, default_value_t = Reply::Unicast)]
     reply: Reply,
     /// Port of the box.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value_t = Port::Xdp)]
     port: Port,
 }
 
@@ -80,11 +81,15 @@ impl RunReplay {
         Ok(())
     }
 
-    /// What runs where nothing was asked for: without a limit, and at the rate of a usual network.
+    /// What runs where nothing was asked for: without a limit, and at the rate of a usual
+    /// network, with both sizes of packets.
     pub(super) fn suite(found: &mut Found) -> anyhow::Result<()> {
         let usual = Self::default();
         usual.run(found)?;
         let link = "1gbit".parse().map_err(anyhow::Error::msg)?;
-        Self { link: Some(link), ..usual }.run(found)
+        let limited = Self { link: Some(link), ..usual };
+        limited.run(found)?;
+        // Here the CPUs of a small machine are not what limits it.
+        Self { mtu: 3498, ..limited }.run(found)
     }
 }
