@@ -72,10 +72,13 @@ impl RunWire {
             if self.port.is_empty() { vec![Port::Xdp, Port::Udp] } else { self.port.clone() };
         let replies = if self.reply.is_empty() { Reply::ALL.to_vec() } else { self.reply.clone() };
         let mtus = if self.mtu.is_empty() { vec![1500, MAX_MTU] } else { self.mtu.clone() };
-        let transmits =
-            if self.transmit.is_empty() { vec![Transmit::Auto] } else { self.transmit.clone() };
         let dtypes = if self.dtype.is_empty() { vec![DType::F32] } else { self.dtype.clone() };
         for &port in &ports {
+            // The udp port has no choice.
+            let transmits = match &self.transmit[..] {
+                asked @ [_, ..] if port == Port::Xdp => asked,
+                _ => &[Transmit::Auto],
+            };
             for &reply in &replies {
                 for workers in or(&self.workers, if port == Port::Xdp { &[4, 16] } else { &[4] }) {
                     for &mtu in &mtus {
