@@ -4,13 +4,14 @@
 //! cores, then the control plane. Stop: the control plane, the cores, then detach, then the
 //! sockets, then the memory; so no packet meets a thing that is half gone.
 
+mod answers;
 mod interface;
 mod summary;
 
 pub use interface::InterfaceError;
 pub use summary::{CoreSummary, Summary};
 
-use crate::config::{Attach, Config, Idle, PortConfig, UdpChecksum, XdpMode};
+use crate::config::{Attach, Config, Idle, PortConfig, Transmit, UdpChecksum, XdpMode};
 use crate::control::{self, OpenSources, ServeError, Server, Sources, SourcesError};
 use crate::dataplane::core::Core;
 use crate::dataplane::counters::Reading;
@@ -126,6 +127,7 @@ struct Ports {
     addresses: Vec<IpAddr>,
     port: &'static str,
     mode: &'static str,
+    transmit: Transmit,
 }
 
 impl Appliance {
@@ -138,8 +140,8 @@ impl Appliance {
             warn!(?faults, "the fault injector is on: packets are lost, doubled and reordered");
         }
         let ports = match &config.data.port {
-            PortConfig::Xdp { interface, mode, attach } => {
-                start_xdp(config, interface, *mode, *attach)?
+            PortConfig::Xdp { interface, mode, attach, transmit } => {
+                start_xdp(config, interface, (*mode, *attach), *transmit)?
             }
             PortConfig::Udp => start_udp(config)?,
         };
@@ -153,6 +155,7 @@ impl Appliance {
             mtu: config.data.mtu,
             port: ports.port.to_owned(),
             mode: ports.mode.to_owned(),
+            transmit: ports.transmit.name().to_owned(),
         };
         let handles = ports.cores.iter().map(|c| c.handle.clone()).collect();
         let server = match control::serve(config, info.clone(), handles, ports.sources) {
@@ -240,8 +243,8 @@ fn frames(config: &Config) -> Result<u32, StartError> {
 fn start_xdp(
     config: &Config,
     name: &str,
-    mode: XdpMode,
-    attach: Attach,
+    (mode, attach): (XdpMode, Attach),
+    transmit: Transmit,
 ) -> Result<Ports, StartError> {
     let data = &config.data;
     interface::check(name, data.mtu, data.queues)?;
@@ -288,12 +291,21 @@ fn start_xdp(
         bound.push((port, pool));
     }
     let mode = if bound.iter().all(|(port, _)| port.mode() == socket::Mode::ZeroCopy) {
-        "zerocopy"
+        socket::Mode::ZeroCopy
     } else {
-        "copy"
+        socket::Mode::Copy
     };
+    let transmit = match answers::senders(data, name, &addresses, mode, transmit)? {
+        None => Transmit::Ring,
+        Some(senders) => {
+            let with = bound.into_iter().zip(senders);
+            bound = with.map(|((port, pool), s)| (port.with_sender(s), pool)).collect();
+            Transmit::Socket
+        }
+    };
+    let (sources, mode) = (Box::new(program), mode.name());
     let cores = start_cores(config, bound)?;
-    Ok(Ports { cores, sources: Box::new(program), addresses, port: "xdp", mode })
+    Ok(Ports { cores, sources, addresses, port: "xdp", mode, transmit })
 }
 
 /// One set of UDP sockets per shard, and their cores.
@@ -311,8 +323,9 @@ fn start_udp(config: &Config) -> Result<Ports, StartError> {
             addresses.iter().map(|&ip| SocketAddr::new(ip, data.port_base + shard)).collect();
         bound.push((UdpPort::new(umem, &ends)?, Pool::new(all)));
     }
+    let (sources, transmit) = (Box::new(OpenSources), Transmit::Socket);
     let cores = start_cores(config, bound)?;
-    Ok(Ports { cores, sources: Box::new(OpenSources), addresses, port: "udp", mode: "udp" })
+    Ok(Ports { cores, sources, addresses, port: "udp", mode: "udp", transmit })
 }
 
 /// A thread for each port, in order of shard.

@@ -13,7 +13,7 @@ mod tests;
 
 pub use crate::dataplane::faults::Faults;
 pub use error::ConfigError;
-pub use file::{Attach, Idle, Level, UdpChecksum, XdpMode};
+pub use file::{Attach, Idle, Level, Transmit, UdpChecksum, XdpMode};
 pub use groups::Groups;
 
 use std::net::{IpAddr, SocketAddr};
@@ -109,6 +109,8 @@ pub enum PortConfig {
         mode: XdpMode,
         /// Where the XDP program runs.
         attach: Attach,
+        /// What sends the answers.
+        transmit: Transmit,
     },
     /// Ordinary UDP sockets.
     Udp,

@@ -135,6 +135,9 @@ pub struct BoxInfo {
     pub port: String,
     /// `zerocopy` or `copy` as the kernel reports it, or `udp`.
     pub mode: String,
+    /// What sends the answers: `ring` or `socket`. Empty from a box that does not tell.
+    #[serde(default)]
+    pub transmit: String,
 }
 
 /// Answer to `GET /v1/status`.

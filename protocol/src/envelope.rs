@@ -163,6 +163,12 @@ impl Envelope {
         Self { ip: ip as u8, payload: payload as u8, v6, len }
     }
 
+    /// Whether there is a VLAN tag.
+    #[must_use]
+    pub const fn has_vlan(&self) -> bool {
+        self.shape() & 1 != 0
+    }
+
     /// Whether this is IPv6.
     #[must_use]
     pub const fn is_ipv6(&self) -> bool {

@@ -3,6 +3,8 @@
 //!
 //! All but the loopback tests need root; without it they say so and pass.
 
+#[path = "box_on_veth/answers.rs"]
+mod answers;
 #[path = "box_on_veth/exact.rs"]
 mod exact;
 #[path = "box_on_veth/flood.rs"]

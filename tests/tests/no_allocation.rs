@@ -1,9 +1,15 @@
 //! The packet path allocates nothing: not for parts, sums, answers, refusals or retained results.
 
-use gradbox::dataplane::counters::Counter;
+use gradbox::dataplane::counters::{Counter, Counters};
+use gradbox::dataplane::frame::{ORIGIN, Packet};
+use gradbox::dataplane::pool::Pool;
+use gradbox::dataplane::udp::Sender;
+use gradbox::dataplane::umem::Umem;
+use gradbox_protocol::envelope::{Link, write};
 use gradbox_protocol::{DType, Flags, Kind, Op};
 use gradbox_tests::packets::header;
 use gradbox_tests::simulation::{SimBox, SimJob};
+use std::net::{SocketAddr, UdpSocket};
 
 /// Everything that workers, honest and others, send in one round.
 fn packets(job: &SimJob, world: u8, round: u32) -> Vec<Vec<u8>> {
@@ -77,4 +83,29 @@ fn check(job: &SimJob) {
         assert!(the_box.counter(counter) > 0, "{} did not occur", counter.name());
     }
     assert!(measured > 500);
+}
+
+#[test]
+fn answers_by_sockets_allocate_nothing() {
+    let from: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let receivers = [(); 4].map(|()| UdpSocket::bind(from).unwrap());
+    let from = UdpSocket::bind(from).unwrap().local_addr().unwrap();
+    let mut sender = Sender::of_answers(&[from], "lo").unwrap();
+    let (umem, frames) = Umem::new(600, 2048).unwrap();
+    let (mut pool, mut counters) = (Pool::new(frames), Counters::default());
+    let (mut outbox, mut refused) = (Vec::with_capacity(600), Vec::new());
+    for len in [1400, 100, 1400] {
+        for n in 0..500 {
+            let to = receivers[n % 4].local_addr().unwrap();
+            let mut frame = pool.take().unwrap();
+            let bytes = &mut umem.bytes_mut(&mut frame)[ORIGIN..];
+            let at = write(bytes, &Link::default(), from, to, len).unwrap().payload();
+            outbox.push(Packet { frame, start: ORIGIN as u16, len: (at + len) as u16 });
+        }
+        let allocated = allocation_counter::measure(|| {
+            sender.transmit((&umem, &mut pool), &mut outbox, &mut refused, false, &mut counters);
+        });
+        assert_eq!(allocated.count_total, 0, "{allocated:?}");
+        assert_eq!((outbox.len(), refused.len(), pool.free()), (0, 0, 600));
+    }
 }

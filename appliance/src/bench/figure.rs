@@ -189,6 +189,8 @@ figure! {
     port: String,
     /// How the port got its packets: `copy`, `zerocopy`, `udp`.
     mode: String,
+    /// What sent the answers: `ring`, `socket`.
+    transmit: String,
     /// Segmentation and checksum offloads of the interfaces: on or off.
     offloads: bool,
     /// TCP's congestion control.

@@ -109,6 +109,7 @@ const PER_CORE: Column = ("Gbps/core", |f| {
     let derived = if f.derived == Some(true) { " *" } else { "" };
     f.gbps_per_core.map_or_else(String::new, |v| format!("{v:.1}{derived}"))
 });
+const CPU: Column = ("CPU s/GB", |f| number(f.cpu_s_per_gb, 3));
 const SPREAD: Column = ("quarters", spread);
 const PERCENT: Column = ("% of limit", |f| number(f.percent_of_limit, 0));
 const CHECKED: Column = ("bits", |f| if f.checked { "checked" } else { "" }.to_owned());
@@ -150,6 +151,7 @@ const fn columns(bench: Bench) -> &'static [Column] {
         Bench::Wire => &[
             PORT,
             ("mode", |f| word(f.mode.clone())),
+            ("answers", |f| word(f.transmit.clone())),
             DTYPE,
             WORKERS,
             MTU,
@@ -160,6 +162,7 @@ const fn columns(bench: Bench) -> &'static [Column] {
             SPREAD,
             BUSY,
             PER_CORE,
+            CPU,
             ("drops", drops),
             ("p50 us", |f| word(f.latency_p50_us)),
             ("p99 us", |f| word(f.latency_p99_us)),
@@ -177,7 +180,7 @@ const fn columns(bench: Bench) -> &'static [Column] {
             GBPS,
             PER_CORE,
             SPREAD,
-            ("CPU s/GB", |f| number(f.cpu_s_per_gb, 3)),
+            CPU,
             ("of Gradbox", |f| number(f.ratio, 2)),
             CHECKED,
         ],

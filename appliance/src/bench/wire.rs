@@ -17,6 +17,7 @@ use super::generator::Counts;
 use super::running::{RunningBox, RunningError};
 use super::spread::Spread;
 use crate::appliance::Summary;
+use crate::config::Transmit;
 use crate::dataplane::counters::{Counter, Reading};
 use gradbox_protocol::{DType, Reply, chunk_bytes};
 use load::Load;
@@ -72,6 +73,8 @@ impl std::str::FromStr for Port {
 pub struct Settings {
     /// How packets reach the box.
     pub port: Port,
+    /// What sends the answers of the `xdp` port.
+    pub transmit: Transmit,
     /// Workers, 1 to 32.
     pub workers: u8,
     /// Element type.
@@ -105,6 +108,7 @@ impl Settings {
     pub const fn new(port: Port, workers: u8, mtu: u16, reply: Reply) -> Self {
         Self {
             port,
+            transmit: Transmit::Auto,
             workers,
             dtype: DType::F32,
             mtu,
@@ -178,6 +182,8 @@ pub enum WireError {
 pub struct Outcome {
     /// How the port got its packets.
     pub mode: String,
+    /// What sent the answers.
+    pub transmit: String,
     /// Gradient bytes of a packet.
     pub payload: u16,
     /// Gigabits per second that were summed and answered.
@@ -219,7 +225,7 @@ pub fn measure(settings: &Settings, place: &Place) -> Result<Outcome, WireError>
     }
     let payload = chunk_bytes(usize::from(settings.mtu)).ok_or(mtu)?;
     let running = RunningBox::start(place.boxes(), &config(settings, place))?;
-    let mode = running.info().mode.clone();
+    let (mode, transmit) = (running.info().mode.clone(), running.info().transmit.clone());
     let mut load = Load::start(settings, place, &running, CHUNKS)?;
     let look = |load: &Load| -> Result<Look, WireError> {
         let (at, reading) = (Instant::now(), running.reading());
@@ -251,6 +257,7 @@ pub fn measure(settings: &Settings, place: &Place) -> Result<Outcome, WireError>
     let received = |a: &Look, b: &Look| counted(Counter::RxPackets, a, b) * bits;
     Ok(Outcome {
         mode,
+        transmit,
         payload,
         gbps: spread(&looks, |a, b, s| completed(a, b) / s),
         offered: spread(&looks, |a, b, s| (b.counts.sent - a.counts.sent) as f64 * bits / s),
@@ -280,6 +287,7 @@ pub fn figure(settings: &Settings, outcome: &Outcome) -> Figure {
     let mut figure = Figure::new(Bench::Wire);
     figure.port = Some(settings.port.name().to_owned());
     figure.mode = Some(outcome.mode.clone());
+    figure.transmit = Some(outcome.transmit.clone());
     figure.dtype = Some(settings.dtype);
     figure.workers = Some(u32::from(settings.workers));
     figure.mtu = Some(u32::from(settings.mtu));
@@ -327,6 +335,7 @@ fn config(settings: &Settings, place: &Place) -> String {
     let _ = writeln!(text, "port = \"{}\"", settings.port);
     if settings.port == Port::Xdp {
         let _ = writeln!(text, "interface = \"{}\"", place.box_interface());
+        let _ = writeln!(text, "transmit = \"{}\"", settings.transmit.name());
     }
     let _ = writeln!(
         text,

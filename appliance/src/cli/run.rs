@@ -61,9 +61,10 @@ pub(super) fn run(args: &Run) -> anyhow::Result<()> {
     let appliance = Appliance::start(&config)?;
     let info = appliance.info();
     println!(
-        "READY {} mode {} control http://{} data {} ports {}-{} mtu {}",
+        "READY {} mode {} transmit {} control http://{} data {} ports {}-{} mtu {}",
         info.port,
         info.mode,
+        info.transmit,
         appliance.control(),
         info.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
         info.port_base,
@@ -80,7 +81,7 @@ pub(super) fn run(args: &Run) -> anyhow::Result<()> {
 fn shell(config: &Config) -> String {
     let data = &config.data;
     let (port, interface, mode, attach) = match &data.port {
-        PortConfig::Xdp { interface, mode, attach } => {
+        PortConfig::Xdp { interface, mode, attach, .. } => {
             let mode = match mode {
                 XdpMode::Auto => "auto",
                 XdpMode::Zerocopy => "zerocopy",

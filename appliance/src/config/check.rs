@@ -91,11 +91,13 @@ fn port(source: &Source<'_>, section: Range<usize>, d: &mut Data) -> Checked<Por
         return Err(source.refuse(section, "data.port", reason));
     };
     let (interface, mode, attach) = (d.interface.take(), d.mode.take(), d.attach.take());
+    let transmit = d.transmit.take();
     if *port.get_ref() == Port::Udp {
         let xdp_only = [
             (interface.map(|f| f.span()), "data.interface"),
             (mode.map(|f| f.span()), "data.mode"),
             (attach.map(|f| f.span()), "data.attach"),
+            (transmit.map(|f| f.span()), "data.transmit"),
             (d.udp_checksum.as_ref().map(Spanned::span), "data.udp_checksum"),
         ];
         for (span, key) in xdp_only {
@@ -122,6 +124,7 @@ fn port(source: &Source<'_>, section: Range<usize>, d: &mut Data) -> Checked<Por
         interface: interface.into_inner(),
         mode: mode.map(Spanned::into_inner).unwrap_or_default(),
         attach: attach.map(Spanned::into_inner).unwrap_or_default(),
+        transmit: transmit.map(Spanned::into_inner).unwrap_or_default(),
     })
 }
 

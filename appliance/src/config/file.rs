@@ -34,6 +34,7 @@ pub(super) struct Data {
     pub(super) interface: Field<String>,
     pub(super) mode: Field<XdpMode>,
     pub(super) attach: Field<Attach>,
+    pub(super) transmit: Field<Transmit>,
     pub(super) udp_checksum: Field<UdpChecksum>,
     pub(super) addresses: Field<Vec<Spanned<IpAddr>>>,
     pub(super) multicast: Field<Vec<Spanned<String>>>,
@@ -95,6 +96,40 @@ pub enum Attach {
     Driver,
     /// In the network stack: any interface, several times slower.
     Skb,
+}
+
+/// What sends the answers of the `xdp` port.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Transmit {
+    /// The ring in zero-copy mode; in copy mode sockets where they can be had, else the ring.
+    #[default]
+    Auto,
+    /// The AF_XDP socket's TX ring.
+    Ring,
+    /// Ordinary UDP sockets, many answers to one worker in one message.
+    Socket,
+}
+
+impl Transmit {
+    /// Name in configuration and tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Ring => "ring",
+            Self::Socket => "socket",
+        }
+    }
+}
+
+impl std::str::FromStr for Transmit {
+    type Err = &'static str;
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let of_name = |t: &Self| t.name() == name;
+        let all = [Self::Auto, Self::Ring, Self::Socket];
+        all.into_iter().find(of_name).ok_or("needs auto, ring or socket")
+    }
 }
 
 /// What a core does when it has nothing to do.

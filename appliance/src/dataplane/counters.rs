@@ -66,8 +66,8 @@ counters! {
     FaultDropped = "fault_dropped": "Packets that the fault injector dropped.",
     FaultDuplicated = "fault_duplicated": "Packets that the fault injector duplicated.",
     FaultReordered = "fault_reordered": "Packets that the fault injector delayed past later ones.",
-    TxRingFull = "tx_ring_full": "Times that packets had to wait for the TX ring; none was lost.",
-    TxLate = "tx_late": "Datagrams that the kernel did not take in time (`udp` port): lost like on the wire, and fetched again by the worker.",
+    TxRingFull = "tx_ring_full": "Times that packets had to wait for the TX ring, or for a full socket; none was lost.",
+    TxLate = "tx_late": "Datagrams that the kernel refused to send by a socket, for want of a route, say: lost like on the wire, and fetched again by the worker.",
     FillShort = "fill_short": "Times that the fill ring could not be kept full for want of frames.",
 }
 

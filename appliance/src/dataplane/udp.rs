@@ -6,27 +6,25 @@
 
 mod batch;
 mod group;
+mod messages;
+mod options;
+mod sender;
+
+pub use sender::{CAPACITY, Sender};
 
 use super::counters::{Counter, Counters};
 use super::frame::{Frame, ORIGIN, Packet};
 use super::pool::Pool;
 use super::port::{self, BATCH, Lent, Port};
 use super::umem::Umem;
-use batch::{Batch, Sent};
+use batch::Batch;
 use gradbox_protocol::HEADER_LEN;
-use gradbox_protocol::envelope::{self, Envelope, Link};
+use gradbox_protocol::envelope::{self, Link};
 use nix::poll::{PollFd, PollFlags};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
-
-/// Receive buffer that is asked for; the kernel may give less.
-const BUFFER: usize = 16 << 20;
-
-/// How long a full socket buffer is waited for before its packets count as lost on the way.
-const LONGEST_SEND_WAIT: Duration = Duration::from_millis(20);
 
 /// Why a socket cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +40,16 @@ pub enum UdpError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The socket cannot be one that only sends, by one interface.
+    #[error("cannot have the socket at {address} send by {interface} alone: {source}")]
+    Restrict {
+        /// Address asked for.
+        address: SocketAddr,
+        /// Interface asked for.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The socket cannot send to multicast groups.
     #[error("cannot send to multicast groups from {address}: {source}")]
     Multicast {
@@ -52,13 +60,17 @@ pub enum UdpError {
     },
 }
 
-/// One socket for each address family.
+/// One socket for each address family, to receive from and to send by.
 pub struct UdpPort {
     umem: Umem,
-    sockets: Vec<(UdpSocket, SocketAddr)>,
+    sender: Sender,
     /// Frames for packets to come.
     fill: Vec<Frame>,
     batch: Batch,
+    /// The sockets had as many packets as were wanted, so there may be more.
+    more: bool,
+    /// Answers that there is no socket for.
+    refused: Vec<Packet>,
 }
 
 impl UdpPort {
@@ -67,38 +79,17 @@ impl UdpPort {
     /// # Errors
     /// Where an address cannot be bound, or not send to multicast groups.
     pub fn new(umem: Umem, addresses: &[SocketAddr]) -> Result<Self, UdpError> {
-        let sockets = addresses
-            .iter()
-            .map(|&address| {
-                let socket = bind(address).map_err(|source| UdpError::Bind { address, source })?;
-                // Port 0 becomes the one that was given.
-                let bound = socket.local_addr().unwrap_or(address);
-                group::prepare(&SockRef::from(&socket), bound.ip())
-                    .map_err(|source| UdpError::Multicast { address: bound, source })?;
-                Ok((socket, bound))
-            })
-            .collect::<Result<Vec<_>, UdpError>>()?;
-        Ok(Self { umem, sockets, fill: Vec::with_capacity(BATCH), batch: Batch::new() })
+        let sender = Sender::new(addresses)?;
+        let fill = Vec::with_capacity(BATCH);
+        let refused = Vec::with_capacity(CAPACITY);
+        Ok(Self { umem, sender, fill, batch: Batch::new(), more: false, refused })
     }
 
     /// The addresses that are bound.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.sockets.iter().map(|(_, address)| *address).collect()
+        self.sender.sockets().iter().map(|(_, address)| *address).collect()
     }
-}
-
-/// A bound, non-blocking socket with large buffers.
-fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    socket.set_nonblocking(true)?;
-    batch::set_buffers(&socket, BUFFER);
-    batch::set_ecn(&socket, address.is_ipv6())?;
-    socket.bind(&address.into())?;
-    Ok(socket.into())
 }
 
 impl Port for UdpPort {
@@ -107,7 +98,7 @@ impl Port for UdpPort {
     }
 
     fn receive(&mut self, pool: &mut Pool, inbox: &mut Vec<Packet>, counters: &mut Counters) {
-        for (socket, to) in &self.sockets {
+        for (socket, to) in self.sender.sockets() {
             let room = BATCH.saturating_sub(inbox.len()).min(self.fill.len());
             // The payload lies where a packet from the wire would have it.
             let head = if to.is_ipv6() { envelope::LONGEST - 4 } else { envelope::SHORTEST };
@@ -137,26 +128,14 @@ impl Port for UdpPort {
                 }
             }
         }
+        self.more = inbox.len() >= BATCH;
     }
 
     fn transmit(&mut self, pool: &mut Pool, outbox: &mut Vec<Packet>, counters: &mut Counters) {
-        for v6 in [false, true] {
-            let Some((socket, _)) = self.sockets.iter().find(|(_, a)| a.is_ipv6() == v6) else {
-                continue;
-            };
-            let datagrams = outbox.iter().filter_map(|packet| {
-                let bytes = self.umem.packet(packet);
-                let e = Envelope::parse(bytes).filter(|e| e.is_ipv6() == v6)?;
-                let to = SocketAddr::from(e.destination(bytes));
-                Some((&bytes[e.payload()..e.payload() + e.len()], to))
-            });
-            if let Sent::Late(n) = self.batch.send(socket.as_raw_fd(), datagrams, LONGEST_SEND_WAIT)
-            {
-                counters.add(Counter::TxLate, n as u64);
-            }
-        }
-        // Copied by the kernel, or lost on the way: the frames are ours again.
-        for packet in outbox.drain(..) {
+        let (frames, refused) = ((&self.umem, &mut *pool), &mut self.refused);
+        self.sender.transmit(frames, outbox, refused, self.more, counters);
+        for packet in self.refused.drain(..) {
+            counters.bump(Counter::TxLate);
             pool.transmitted(packet.frame);
         }
     }
@@ -174,12 +153,17 @@ impl Port for UdpPort {
     }
 
     fn lent(&self) -> Lent {
-        Lent { fill: self.fill.len() as u64, ..Lent::default() }
+        Lent { fill: self.fill.len() as u64, rx: 0, tx: self.sender.waiting() as u64 }
     }
 
     fn wait(&mut self, timeout: Duration, wake: BorrowedFd<'_>) {
+        // What waits for a full socket is work to come.
+        if self.sender.waiting() > 0 {
+            return;
+        }
+        let sockets = self.sender.sockets().iter();
         let mut polls: Vec<_> =
-            self.sockets.iter().map(|(s, _)| PollFd::new(s.as_fd(), PollFlags::POLLIN)).collect();
+            sockets.map(|(s, _)| PollFd::new(s.as_fd(), PollFlags::POLLIN)).collect();
         polls.push(PollFd::new(wake, PollFlags::POLLIN));
         port::poll(&mut polls, timeout);
     }

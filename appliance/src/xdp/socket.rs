@@ -11,8 +11,9 @@ use super::map::{self, Sizes};
 use crate::dataplane::counters::{Counter, Counters};
 use crate::dataplane::frame::{HEADROOM, Packet};
 use crate::dataplane::pool::Pool;
-use crate::dataplane::port::{self, Lent, Port};
+use crate::dataplane::port::{self, BATCH, Lent, Port};
 use crate::dataplane::ring_set::RingSet;
+use crate::dataplane::udp::{CAPACITY, Sender};
 use crate::dataplane::umem::Umem;
 use error::{chain, source_of};
 use nix::poll::{PollFd, PollFlags};
@@ -127,6 +128,12 @@ pub struct XdpPort {
     /// Why zero-copy was refused, where it was asked for.
     refused: Option<String>,
     kicked: Instant,
+    /// Sends answers instead of the TX ring.
+    sender: Option<Sender>,
+    /// Answers that the sender refused, for the TX ring.
+    by_ring: Vec<Packet>,
+    /// The RX ring had as many packets as were wanted, so there may be more.
+    more: bool,
 }
 
 impl XdpPort {
@@ -188,7 +195,17 @@ impl XdpPort {
         let mode = options::mode(fd).map_err(failed("reading its mode (XDP_OPTIONS)"))?;
         options::set_send_buffer(fd);
         let rings = RingSet::new(mapped.rx, mapped.tx, mapped.fill, mapped.completion, s.fill);
-        let mut port = Self { rings, umem, fd, mode, refused, kicked: Instant::now() };
+        let mut port = Self {
+            rings,
+            umem,
+            fd,
+            mode,
+            refused,
+            kicked: Instant::now(),
+            sender: None,
+            by_ring: Vec::new(),
+            more: false,
+        };
         let mut pool = Pool::new(frames);
         port.settle(&mut pool, &mut Counters::default());
         Ok((port, pool))
@@ -204,6 +221,14 @@ impl XdpPort {
     #[must_use]
     pub fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
+    }
+
+    /// Sends answers by ordinary sockets from now on, and by the TX ring only what these refuse.
+    #[must_use]
+    pub fn with_sender(mut self, sender: Sender) -> Self {
+        self.sender = Some(sender);
+        self.by_ring.reserve(CAPACITY);
+        self
     }
 
     /// The socket, to be put into the program's map.
@@ -236,6 +261,23 @@ impl XdpPort {
             }
         }
     }
+
+    /// Sends packets from the front of `outbox` by the TX ring, as many as it has room for.
+    #[inline]
+    fn send_by_ring(&mut self, pool: &mut Pool, outbox: &mut Vec<Packet>, counters: &mut Counters) {
+        if !outbox.is_empty() {
+            self.rings.transmit(&self.umem, outbox, counters);
+            if self.rings.tx_needs_wakeup() || self.mode == Mode::Copy {
+                self.kick();
+            }
+            self.rings.reclaim(&self.umem, pool);
+        } else if self.rings.lent().tx > 0
+            && self.rings.tx_pending() > 0
+            && self.kicked.elapsed() >= KICK_EVERY
+        {
+            self.kick();
+        }
+    }
 }
 
 impl Port for XdpPort {
@@ -246,6 +288,7 @@ impl Port for XdpPort {
     #[inline]
     fn receive(&mut self, pool: &mut Pool, inbox: &mut Vec<Packet>, counters: &mut Counters) {
         self.rings.receive(&self.umem, pool, inbox, counters);
+        self.more = inbox.len() >= BATCH;
         if inbox.is_empty() && self.rings.rx_needs_wakeup() {
             // SAFETY: no buffer is passed; this only wakes the driver.
             unsafe {
@@ -263,18 +306,15 @@ impl Port for XdpPort {
 
     #[inline]
     fn transmit(&mut self, pool: &mut Pool, outbox: &mut Vec<Packet>, counters: &mut Counters) {
-        if !outbox.is_empty() {
-            self.rings.transmit(&self.umem, outbox, counters);
-            if self.rings.tx_needs_wakeup() || self.mode == Mode::Copy {
-                self.kick();
-            }
-            self.rings.reclaim(&self.umem, pool);
-        } else if self.rings.lent().tx > 0
-            && self.rings.tx_pending() > 0
-            && self.kicked.elapsed() >= KICK_EVERY
-        {
-            self.kick();
-        }
+        let Some(sender) = &mut self.sender else {
+            return self.send_by_ring(pool, outbox, counters);
+        };
+        let mut by_ring = std::mem::take(&mut self.by_ring);
+        sender.transmit((&self.umem, pool), outbox, &mut by_ring, self.more, counters);
+        self.send_by_ring(pool, &mut by_ring, counters);
+        // What found no room is tried again with what is new.
+        outbox.append(&mut by_ring);
+        self.by_ring = by_ring;
     }
 
     #[inline]
@@ -284,7 +324,9 @@ impl Port for XdpPort {
     }
 
     fn lent(&self) -> Lent {
-        self.rings.lent()
+        let mut lent = self.rings.lent();
+        lent.tx += self.sender.as_ref().map_or(0, |s| s.waiting() as u64);
+        lent
     }
 
     fn note_losses(&self, counters: &mut Counters) {
@@ -297,6 +339,10 @@ impl Port for XdpPort {
     }
 
     fn wait(&mut self, timeout: Duration, wake: BorrowedFd<'_>) {
+        // What waits for a full socket is work to come.
+        if self.sender.as_ref().is_some_and(|s| s.waiting() > 0) {
+            return;
+        }
         if self.rings.tx_pending() > 0 {
             self.kick();
         }

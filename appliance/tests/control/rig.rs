@@ -143,6 +143,7 @@ pub(super) fn info() -> BoxInfo {
         mtu: 1500,
         port: "udp".into(),
         mode: "udp".into(),
+        transmit: "socket".into(),
     }
 }
 

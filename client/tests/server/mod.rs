@@ -65,6 +65,7 @@ impl Server {
             mtu: 1500,
             port: "udp".into(),
             mode: "udp".into(),
+            transmit: "socket".into(),
         };
         let (s, st) = (Arc::clone(&switches), Arc::clone(&state));
         threads.push(std::thread::spawn(move || {

@@ -19,6 +19,8 @@ pub struct Setup {
     pub port: &'static str,
     /// `auto`, `copy` or `zerocopy`; for `xdp` only.
     pub mode: &'static str,
+    /// `auto`, `ring` or `socket`; for `xdp` only.
+    pub transmit: &'static str,
     /// Queues and cores.
     pub queues: u16,
     /// MTU.
@@ -34,10 +36,11 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// AF_XDP in copy mode with one queue at MTU 1500.
+    /// AF_XDP in copy mode with one queue at MTU 1500; answers go by sockets.
     pub const XDP: Self = Self {
         port: "xdp",
         mode: "copy",
+        transmit: "auto",
         queues: 1,
         mtu: 1500,
         faults: None,
@@ -52,7 +55,7 @@ impl Setup {
     /// The configuration file.
     #[must_use]
     pub fn toml(&self, lab: &Lab) -> String {
-        let Self { port, mode, queues, mtu, memory_mib, .. } = self;
+        let Self { port, mode, transmit, queues, mtu, memory_mib, .. } = self;
         let ip = lab.box_ip();
         // Everything is free in a namespace of one's own.
         let (control, base) = match lab.is_loopback() {
@@ -72,7 +75,10 @@ impl Setup {
              completion_ring = 4096\nidle = \"poll\"\n"
         );
         if *port == "xdp" {
-            let _ = writeln!(text, "interface = \"box0\"\nmode = \"{mode}\"");
+            let _ = writeln!(
+                text,
+                "interface = \"box0\"\nmode = \"{mode}\"\ntransmit = \"{transmit}\""
+            );
         }
         if let Some(list) = self.addresses {
             let _ = writeln!(text, "addresses = {list}");

@@ -7,9 +7,10 @@ use gradbox::dataplane::counters::Counters;
 use gradbox::dataplane::frame::{ORIGIN, Packet};
 use gradbox::dataplane::pool::Pool;
 use gradbox::dataplane::port::Port;
+use gradbox::xdp::program::{self, Mode, Program};
 use gradbox::xdp::socket::{Settings, Wanted, XdpPort};
 use gradbox_protocol::envelope::Link;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Frames under way at once: what a queue of the box takes beside its workers' packets.
 const BATCH: usize = 32;
@@ -19,6 +20,8 @@ pub struct RawSender {
     port: XdpPort,
     pool: Pool,
     link: Link,
+    /// Redirects to the port what [`RawSender::listen`] asked for.
+    program: Option<Program>,
 }
 
 impl RawSender {
@@ -46,7 +49,7 @@ impl RawSender {
             source: mac(lab, "x", "eth0"),
             vlan: None,
         };
-        Self { port, pool, link }
+        Self { port, pool, link, program: None }
     }
 
     /// Envelopes of packets to the box that claim to come from `from`.
@@ -63,6 +66,31 @@ impl RawSender {
     pub fn frame(&self, ethertype: u16, body: &[u8]) -> Vec<u8> {
         let Link { destination, source, .. } = self.link;
         [&destination[..], &source, &ethertype.to_be_bytes(), body].concat()
+    }
+
+    /// Takes from now on what `from` sends to UDP port `to` of `x`.
+    ///
+    /// # Panics
+    /// Where no XDP program can be attached.
+    pub fn listen(&mut self, lab: &Lab, from: IpAddr, to: u16) {
+        let settings = program::Settings { port_base: to, port_count: 1, mode: Mode::Driver };
+        let program = lab.within("x", || Program::load("eth0", &settings));
+        let mut program = program.expect("an XDP program");
+        program.allow(from).expect("an allowed source");
+        program.set_socket(0, self.port.socket()).expect("a socket for queue 0");
+        self.program = Some(program);
+    }
+
+    /// Frames that have come.
+    pub fn received(&mut self) -> Vec<Vec<u8>> {
+        let (mut inbox, mut counters) = (Vec::new(), Counters::default());
+        self.port.receive(&mut self.pool, &mut inbox, &mut counters);
+        let bytes = inbox.iter().map(|p| self.port.umem().packet(p).to_vec()).collect();
+        for packet in inbox {
+            self.pool.give(packet.frame);
+        }
+        self.port.settle(&mut self.pool, &mut counters);
+        bytes
     }
 
     /// Sends frames.

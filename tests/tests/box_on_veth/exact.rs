@@ -74,13 +74,20 @@ fn the_same_bytes_in_every_configuration() {
     let faults = Some((0.05, 0.02, 0.05));
     for (queues, mtu) in [(1, 1500), (2, 1500), (1, 3498)] {
         let Some(lab) = Lab::new(Shape { workers: 2, queues, mtu }) else { return };
-        for (port, faults) in [("xdp", None), ("xdp", faults), ("udp", faults)] {
+        for (port, transmit, faults) in [
+            ("xdp", "ring", None),
+            ("xdp", "ring", faults),
+            ("xdp", "socket", None),
+            ("xdp", "socket", faults),
+            ("udp", "socket", faults),
+        ] {
             // Twice is enough for the kernel's own sockets.
             if port == "udp" && mtu == 1500 && queues == 1 {
                 continue;
             }
-            let setup = Setup { port, queues, mtu, faults, ..Setup::XDP };
+            let setup = Setup { port, transmit, queues, mtu, faults, ..Setup::XDP };
             let the_box = TheBox::start(&lab, &setup);
+            assert_eq!(the_box.status().info.transmit, transmit);
             let found = results(&lab, &the_box, sample());
             compare(found, &format!("with {setup:?}"));
             the_box.assert_balanced();
@@ -132,11 +139,17 @@ fn two_jobs_at_once_of_other_types_and_worlds() {
 #[test]
 fn ipv6_end_to_end() {
     let Some(lab) = Lab::new(Shape { workers: 2, queues: 1, mtu: 1500 }) else { return };
+    for transmit in ["ring", "socket"] {
+        six(&lab, transmit);
+    }
+}
+
+fn six(lab: &Lab, transmit: &'static str) {
     // The addresses are taken from the interface: one of each family.
-    let the_box = TheBox::start(&lab, &Setup::XDP);
+    let the_box = TheBox::start(lab, &Setup { transmit, ..Setup::XDP });
     assert!(the_box.ready.contains("data 10.77.0.1,fd77::1 "), "{}", the_box.ready);
     let job = Job::real("six", 2);
-    let workers = [0, 1].map(|rank| job.worker(&lab, "[fd77::1]:9099", rank, &["--rounds", "3"]));
+    let workers = [0, 1].map(|rank| job.worker(lab, "[fd77::1]:9099", rank, &["--rounds", "3"]));
     let mut seen = false;
     let [mut first, second] = workers;
     while first.runs() {

@@ -138,7 +138,7 @@ fn random(dice: &mut Dice, least: usize, most: usize) -> Vec<u8> {
 }
 
 /// Joins a job of one worker on host `x` by hand, to know its cookie.
-fn join_by_hand(the_box: &TheBox<'_>, address: SocketAddr) -> Joined {
+pub(crate) fn join_by_hand(the_box: &TheBox<'_>, address: SocketAddr) -> Joined {
     let request = JoinRequest {
         rank: 0,
         world: 1,

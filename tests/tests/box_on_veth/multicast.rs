@@ -46,9 +46,9 @@ fn job(name: &str) -> Job {
 #[test]
 fn the_same_bits_as_by_unicast_whatever_gets_lost() {
     let Some(lab) = Lab::new(Shape { workers: 3, queues: 2, mtu: 1500 }) else { return };
-    for port in ["xdp", "udp"] {
+    for (port, transmit) in [("xdp", "ring"), ("xdp", "socket"), ("udp", "socket")] {
         for faults in [None, Some((0.05, 0.02, 0.05))] {
-            let setup = Setup { port, faults, queues: 2, ..Setup::XDP };
+            let setup = Setup { port, transmit, faults, queues: 2, ..Setup::XDP };
             let the_box = TheBox::start(&lab, &setup);
             let unicast = job("one-each").start(&lab, &the_box).exact();
             let before = the_box.counter("tx_packets");
@@ -70,11 +70,12 @@ fn the_same_bits_as_by_unicast_whatever_gets_lost() {
 #[test]
 fn over_ipv6() {
     let Some(lab) = Lab::new(Shape { workers: 3, queues: 1, mtu: 1500 }) else { return };
-    for port in ["xdp", "udp"] {
+    for (port, transmit) in [("xdp", "ring"), ("xdp", "socket"), ("udp", "socket")] {
         let addresses = (port == "udp").then_some("[\"10.77.0.1\", \"fd77::1\"]");
-        let the_box = TheBox::start(&lab, &Setup { port, addresses, ..Setup::XDP });
+        let setup = Setup { port, transmit, addresses, ..Setup::XDP };
+        let the_box = TheBox::start(&lab, &setup);
         let (_, results, for_all) = run(&lab, "[fd77::1]:9099", &job("six"), 3);
-        assert!(for_all * 2 > results, "{for_all} of {results} over {port}");
+        assert!(for_all * 2 > results, "{for_all} of {results} with {setup:?}");
         the_box.assert_balanced();
     }
 }

@@ -31,6 +31,30 @@ static SAMPLES: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 /// A packet in the ring.
 type Sample = [u8; 8 + SAMPLE_LEN];
 
+/// Most segments of one message (`UDP_MAX_SEGMENTS`, linux/udp.h).
+const SEGMENTS: u32 = 128;
+
+/// A datagram of a packet: the packet's only one, or a segment of a message that was sent with
+/// UDP_SEGMENT, which passes a veth link in one piece.
+#[derive(Clone, Copy)]
+struct Datagram {
+    /// Where its Gradbox header begins.
+    at: u32,
+    /// Its bytes, Gradbox header included.
+    len: u32,
+    /// The packet has more of them.
+    segment: bool,
+    header: [u8; HEADER_LEN],
+}
+
+impl Datagram {
+    #[inline(always)]
+    fn word(&self, at: usize) -> u32 {
+        let h = &self.header;
+        u32::from_ne_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]])
+    }
+}
+
 /// The job. Set by the loader, as all of these.
 #[unsafe(no_mangle)]
 static JOB: Global<u16> = Global::new(0);
@@ -68,14 +92,36 @@ fn sink(ctx: &TcContext) -> Option<()> {
     if !from_box {
         return None;
     }
-    let known = packet.le16::<{ GRADBOX + GRADBOX_JOB }>() == JOB.load();
-    match packet.byte::<{ GRADBOX + GRADBOX_KIND }>() {
-        KIND_RESULT if known => result(ctx, packet, shard),
+    let header = packet.bytes::<GRADBOX, HEADER_LEN>();
+    let (at, len) = (GRADBOX as u32, ctx.len());
+    // SAFETY: the context is that of the packet at hand.
+    let size = unsafe { (*ctx.skb.skb).gso_size };
+    let segment = size != 0;
+    let mut d = Datagram { at, len: if segment { size } else { len - at }, segment, header };
+    let mut n = 0;
+    while n < SEGMENTS {
+        datagram(ctx, &d, shard);
+        d.at += size;
+        if !segment || d.at + HEADER_LEN as u32 > len {
+            break;
+        }
+        d.len = if len - d.at < size { len - d.at } else { size };
+        d.header = ctx.load(d.at as usize).ok()?;
+        n += 1;
+    }
+    Some(())
+}
+
+#[inline(always)]
+fn datagram(ctx: &TcContext, d: &Datagram, shard: u32) -> u64 {
+    let h = &d.header;
+    let known = u16::from_le_bytes([h[GRADBOX_JOB], h[GRADBOX_JOB + 1]]) == JOB.load();
+    match h[GRADBOX_KIND] {
+        KIND_RESULT if known => result(ctx, d, shard),
         KIND_STATUS => add(Seen::Statuses, 1),
         KIND_ERROR => add(Seen::Errors, 1),
         _ => add(Seen::Other, 1),
-    };
-    Some(())
+    }
 }
 
 /// The headers, which a packet in several pieces may have to be moved together for.
@@ -89,10 +135,10 @@ fn headers(ctx: &TcContext) -> Option<View<HEADERS>> {
 }
 
 #[inline(always)]
-fn result(ctx: &TcContext, packet: View<HEADERS>, shard: u32) -> u64 {
-    let rank = u32::from(packet.byte::<{ GRADBOX + GRADBOX_RANK }>());
-    let round = packet.word::<{ GRADBOX + GRADBOX_ROUND }>();
-    let Some(chunk) = CHUNKS.get_ptr_mut(packet.word::<{ GRADBOX + GRADBOX_CHUNK }>()) else {
+fn result(ctx: &TcContext, d: &Datagram, shard: u32) -> u64 {
+    let rank = u32::from(d.header[GRADBOX_RANK]);
+    let round = d.word(GRADBOX_ROUND);
+    let Some(chunk) = CHUNKS.get_ptr_mut(d.word(GRADBOX_CHUNK)) else {
         return add(Seen::Other, 1);
     };
     // The last rank's goes out last, so when it is here the others are, or are lost.
@@ -107,10 +153,11 @@ fn result(ctx: &TcContext, packet: View<HEADERS>, shard: u32) -> u64 {
             }
         }
     }
-    add(Seen::ResultBytes, u64::from(ctx.len()));
+    let bytes = if d.segment { d.len + GRADBOX as u32 } else { ctx.len() };
+    add(Seen::ResultBytes, u64::from(bytes));
     let seen = add(Seen::Results, 1);
     let every = SAMPLE_EVERY.load();
-    if every != 0 && seen % every == 0 && sample(ctx).is_none() {
+    if every != 0 && seen % every == 0 && sample(ctx, d).is_none() {
         add(Seen::Unsampled, 1);
     }
     seen
@@ -126,19 +173,32 @@ fn answered(shard: u32) {
     }
 }
 
-/// Copies the packet into the ring, if it has room.
+/// Copies the datagram with its headers into the ring, if it has room; of a packet that has no
+/// other, also what is behind it.
 #[inline(always)]
-fn sample(ctx: &TcContext) -> Option<()> {
-    let len = ctx.len();
-    if len as usize > SAMPLE_LEN || len == 0 {
+fn sample(ctx: &TcContext, d: &Datagram) -> Option<()> {
+    const HEAD: u32 = GRADBOX as u32;
+    let len = d.len;
+    if len > SAMPLE_LEN as u32 - HEAD || len == 0 {
         return None;
     }
     let mut entry = SAMPLES.reserve::<Sample>(0)?;
     let start = entry.as_mut_ptr().cast::<u8>();
-    // SAFETY: both writes are within the entry: 8 bytes, and len of at most SAMPLE_LEN.
+    // SAFETY: all writes are within the entry: 8 bytes, the headers, and len of at most what
+    // SAMPLE_LEN leaves behind these.
     let copied = unsafe {
-        start.cast::<u64>().write_unaligned(u64::from(len));
-        bpf_skb_load_bytes(ctx.as_ptr().cast(), 0, start.add(8).cast(), len)
+        start.cast::<u64>().write_unaligned(u64::from(len + HEAD));
+        let (packet, skb) = (start.add(8), ctx.as_ptr().cast());
+        let head = bpf_skb_load_bytes(skb, 0, packet.cast(), HEAD);
+        let body = bpf_skb_load_bytes(skb, d.at, packet.add(GRADBOX).cast(), len);
+        if d.segment {
+            // The message's lengths, made the segment's.
+            let total = (len as u16 + (IPV4_LEN + UDP_LEN) as u16).to_be();
+            packet.add(ETH_LEN + 2).cast::<u16>().write_unaligned(total);
+            let udp = (len as u16 + UDP_LEN as u16).to_be();
+            packet.add(FLAT_UDP + UDP_LENGTH).cast::<u16>().write_unaligned(udp);
+        }
+        head | body
     };
     if copied != 0 {
         entry.discard(0);

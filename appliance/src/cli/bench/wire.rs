@@ -2,6 +2,7 @@
 
 use super::{Found, core_and_load};
 use crate::bench::wire::{self, MAX_MTU, Place, Port, Settings};
+use crate::config::Transmit;
 use anyhow::bail;
 use gradbox_protocol::{DType, Reply};
 use std::time::Duration;
@@ -13,6 +14,9 @@ pub(super) struct RunWire {
     /// Ports: xdp, udp.
     #[arg(long, value_delimiter = ',')]
     port: Vec<Port>,
+    /// What sends the answers of the port xdp: auto, ring, socket.
+    #[arg(long, value_delimiter = ',')]
+    transmit: Vec<Transmit>,
     /// Numbers of workers, 1 to 32.
     #[arg(long, value_delimiter = ',')]
     workers: Vec<u8>,
@@ -74,12 +78,20 @@ impl RunWire {
         let mtus = if self.mtu.is_empty() { vec![1500, MAX_MTU] } else { self.mtu.clone() };
         let dtypes = if self.dtype.is_empty() { vec![DType::F32] } else { self.dtype.clone() };
         for &port in &ports {
+            // The udp port has no choice.
+            let transmits = match &self.transmit[..] {
+                asked @ [_, ..] if port == Port::Xdp => asked,
+                _ => &[Transmit::Auto],
+            };
             for &reply in &replies {
                 for workers in or(&self.workers, if port == Port::Xdp { &[4, 16] } else { &[4] }) {
                     for &mtu in &mtus {
-                        for &dtype in &dtypes {
+                        for (&dtype, &transmit) in
+                            dtypes.iter().flat_map(|d| transmits.iter().map(move |t| (d, t)))
+                        {
                             let mut line = Settings::new(port, workers, mtu, reply);
                             (line.dtype, line.box_cpu, line.load_cpu) = (dtype, box_cpu, load_cpu);
+                            line.transmit = transmit;
                             line.window = self.window.unwrap_or(line.window);
                             if let Some(seconds) = self.seconds {
                                 if !(0.1..=3600.0).contains(&seconds) {
