@@ -6,6 +6,8 @@
 mod aggregator;
 #[path = "xdp_bench/generator.rs"]
 mod generator;
+#[path = "xdp_bench/segments.rs"]
+mod segments;
 
 use std::{fs, process::Command, thread};
 

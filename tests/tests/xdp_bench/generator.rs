@@ -19,10 +19,11 @@ const TC_DROP: u32 = 2;
 const TC_NEXT: u32 = u32::MAX;
 
 const LINK: Link = Link { destination: [2, 0, 0, 0, 0, 2], source: [2, 0, 0, 0, 0, 1], vlan: None };
-const TO: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 254), kernel_aggregator::PORT);
+pub(crate) const TO: SocketAddrV4 =
+    SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 254), kernel_aggregator::PORT);
 
 /// Ranks as the aggregator in the kernel knows them.
-fn workers(world: u32) -> Vec<Worker> {
+pub(crate) fn workers(world: u32) -> Vec<Worker> {
     let worker = |rank: u32| Worker {
         address: SocketAddrV4::new(kernel_aggregator::address(rank), 7100),
         cookie: kernel_aggregator::cookie(rank),
@@ -31,12 +32,12 @@ fn workers(world: u32) -> Vec<Worker> {
     (0..world).map(worker).collect()
 }
 
-fn payload() -> Vec<u8> {
+pub(crate) fn payload() -> Vec<u8> {
     (0..SUM_BYTES).map(|at| (at * 7 % 251) as u8).collect()
 }
 
 /// Three ranks, five chunks, two shards.
-fn settings<'a>(workers: &'a [Worker], payload: &'a [u8]) -> Settings<'a> {
+pub(crate) fn settings<'a>(workers: &'a [Worker], payload: &'a [u8]) -> Settings<'a> {
     Settings {
         interface: "worker",
         link: LINK,
@@ -91,7 +92,7 @@ fn expect_poll(generator: &mut Generator) {
 }
 
 /// An answer of the box to a rank.
-fn answer(kind: Kind, rank: u32, chunk: u32, round: u32, shards: u32) -> Vec<u8> {
+pub(crate) fn answer(kind: Kind, rank: u32, chunk: u32, round: u32, shards: u32) -> Vec<u8> {
     let payload = vec![chunk as u8; 64];
     let mut packet = kernel_aggregator::push(rank, chunk, round, &payload);
     let envelope = Envelope::parse(&packet).unwrap();
@@ -109,7 +110,7 @@ fn complete(generator: &Generator, settings: &Settings<'_>, chunk: u32, round: u
     }
 }
 
-fn drained(samples: &mut Samples) -> Vec<Vec<u8>> {
+pub(crate) fn drained(samples: &mut Samples) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     samples.drain(|packet| all.push(packet.to_vec()));
     all
@@ -383,7 +384,7 @@ fn live_frames_go_round_and_stop_when_told() {
 }
 
 /// The counters, when they no longer change.
-fn until_quiet(watch: &Watch) -> Counts {
+pub(crate) fn until_quiet(watch: &Watch) -> Counts {
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut last = watch.counts().unwrap();
     loop {
