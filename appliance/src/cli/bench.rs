@@ -157,6 +157,20 @@ impl Found {
     }
 }
 
+/// Each line once for each value; as it is where there are none.
+fn each<L: Copy, T: Copy>(lines: &mut Vec<L>, values: &[T], set: impl Fn(&mut L, T)) {
+    if values.is_empty() {
+        return;
+    }
+    let all = lines.iter().flat_map(|line| values.iter().map(move |&v| (*line, v)));
+    *lines = all
+        .map(|(mut line, value)| {
+            set(&mut line, value);
+            line
+        })
+        .collect();
+}
+
 /// CPUs of the box's core and of the load: the last ones, the first one is the system's own. The
 /// same where there is only one.
 fn core_and_load() -> (usize, usize) {

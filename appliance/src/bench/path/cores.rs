@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Spins between two looks at the clock.
 const SPINS: u32 = 4096;
 /// Packets that a measurement receives at least, per core.
-const PACKETS: u64 = 2_000_000;
+const PACKETS: u64 = 1_000_000;
 
 /// What one core did.
 #[derive(Clone, Copy, Debug)]

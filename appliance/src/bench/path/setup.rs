@@ -29,9 +29,10 @@ pub struct Setup {
     pub reply: Reply,
 }
 
-/// Chunks and ring entries of frames of 2048 bytes for a CPU whose last-level cache is no larger
-/// than this; where it is, memory takes so many times as much.
-const USUAL_L3: u64 = 64 << 20;
+/// Frames of [`WorkingSet::Dram`] at least, and for a CPU whose last-level cache holds more of their
+/// 1408 bytes each, so many times as many as it holds.
+const FRAMES: u32 = 131_072;
+const TIMES: u64 = 2;
 
 impl Setup {
     /// Numbers of chunks and ring entries so that frames take up the working set.
@@ -51,17 +52,18 @@ impl Setup {
     ) -> Self {
         let ranks = world as u32;
         let wide = if chunk_bytes > 1500 { 2 } else { 1 };
-        let large = Caches::read().l3.div_ceil(USUAL_L3).clamp(1, 8) as u32;
+        let cached = Caches::read().l3 / 1408;
+        let most = FRAMES * 8;
+        let beyond = u32::try_from(TIMES * cached).unwrap_or(most).clamp(FRAMES, most);
         let (chunks, ring) = match (working_set, arrival) {
             (WorkingSet::L1 | WorkingSet::L2, _) => (64 / wide, 256 / wide),
             (WorkingSet::L3, _) => (1024 / wide, 2048 / wide),
             // In step, the fill ring alone makes the CPU go through all memory.
             (WorkingSet::Dram, Arrival::InStep) => {
-                let ring = (65_536 * large).next_power_of_two() * 2;
-                (65_536 / wide, ring / wide)
+                (65_536 / wide, beyond.next_power_of_two() / wide)
             }
             (WorkingSet::Dram, Arrival::Async) => {
-                (327_680 * large.min(3) / (ranks + 1) / wide, 4096 / wide)
+                (beyond.max(2 * FRAMES) / ranks / wide, 4096 / wide)
             }
         };
         let window = match arrival {

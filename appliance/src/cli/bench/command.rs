@@ -29,6 +29,10 @@ pub(super) fn of(f: &Figure) -> String {
         Bench::Wire => {
             words.0 += " wire";
             words.option("port", f.port.as_deref());
+            words.option(
+                "transmit",
+                f.transmit.as_deref().filter(|_| f.mode.as_deref() != Some("udp")),
+            );
             words.option("dtype", f.dtype);
             words.option("workers", f.workers);
             words.option("mtu", f.mtu);

@@ -1,6 +1,6 @@
 //! `gradbox bench path`.
 
-use super::{Found, cpus};
+use super::{Found, cpus, each};
 use crate::bench::figure::{Arrival, WorkingSet};
 use crate::bench::path::Setup;
 use crate::bench::path::cores::{self, Effort};
@@ -109,20 +109,6 @@ impl RunPath {
             && self.reply.is_empty()
             && self.cores.is_empty()
     }
-}
-
-/// Each line once for each value; as it is where there are none.
-fn each<T: Copy>(lines: &mut Vec<Line>, values: &[T], set: impl Fn(&mut Line, T)) {
-    if values.is_empty() {
-        return;
-    }
-    let all = lines.iter().flat_map(|line| values.iter().map(move |&v| (*line, v)));
-    *lines = all
-        .map(|(mut line, value)| {
-            set(&mut line, value);
-            line
-        })
-        .collect();
 }
 
 /// One thing after the other changed.

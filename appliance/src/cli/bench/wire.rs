@@ -1,6 +1,6 @@
 //! `gradbox bench wire`.
 
-use super::{Found, core_and_load};
+use super::{Found, core_and_load, each};
 use crate::bench::wire::{self, MAX_MTU, Place, Port, Settings};
 use crate::config::Transmit;
 use anyhow::bail;
@@ -67,51 +67,47 @@ impl RunWire {
 
     /// Every combination of what was asked for; the usual, where nothing was.
     fn lines(&self) -> anyhow::Result<Vec<Settings>> {
-        let or = |asked: &[u8], usual: &[u8]| {
-            if asked.is_empty() { usual.to_vec() } else { asked.to_vec() }
-        };
         let (box_cpu, load_cpu) = core_and_load();
-        let mut lines = Vec::new();
-        let ports =
-            if self.port.is_empty() { vec![Port::Xdp, Port::Udp] } else { self.port.clone() };
-        let replies = if self.reply.is_empty() { Reply::ALL.to_vec() } else { self.reply.clone() };
-        let mtus = if self.mtu.is_empty() { vec![1500, MAX_MTU] } else { self.mtu.clone() };
-        let dtypes = if self.dtype.is_empty() { vec![DType::F32] } else { self.dtype.clone() };
-        for &port in &ports {
-            // The udp port has no choice.
-            let transmits = match &self.transmit[..] {
-                asked @ [_, ..] if port == Port::Xdp => asked,
-                _ => &[Transmit::Auto],
-            };
-            for &reply in &replies {
-                for workers in or(&self.workers, if port == Port::Xdp { &[4, 16] } else { &[4] }) {
-                    for &mtu in &mtus {
-                        for (&dtype, &transmit) in
-                            dtypes.iter().flat_map(|d| transmits.iter().map(move |t| (d, t)))
-                        {
-                            let mut line = Settings::new(port, workers, mtu, reply);
-                            (line.dtype, line.box_cpu, line.load_cpu) = (dtype, box_cpu, load_cpu);
-                            line.transmit = transmit;
-                            line.window = self.window.unwrap_or(line.window);
-                            if let Some(seconds) = self.seconds {
-                                if !(0.1..=3600.0).contains(&seconds) {
-                                    bail!("--seconds {seconds}: needs 0.1 to 3600");
-                                }
-                                line.sample =
-                                    Duration::from_secs_f64(seconds / line.samples as f64);
-                            }
-                            if !(1..=32).contains(&workers) {
-                                bail!("--workers {workers}: needs 1 to 32");
-                            }
-                            if line.window == 0 {
-                                bail!("--window 0: needs at least 1");
-                            }
-                            lines.push(line);
-                        }
-                    }
-                }
-            }
+        let mut usual = Settings::new(Port::Xdp, 4, 1500, Reply::Unicast);
+        (usual.box_cpu, usual.load_cpu) = (box_cpu, load_cpu);
+        usual.window = self.window.unwrap_or(usual.window);
+        if usual.window == 0 {
+            bail!("--window 0: needs at least 1");
         }
+        if let Some(seconds) = self.seconds {
+            if !(0.1..=3600.0).contains(&seconds) {
+                bail!("--seconds {seconds}: needs 0.1 to 3600");
+            }
+            usual.sample = Duration::from_secs_f64(seconds / usual.samples as f64);
+        }
+        if let Some(workers) = self.workers.iter().find(|w| !(1..=32).contains(*w)) {
+            bail!("--workers {workers}: needs 1 to 32");
+        }
+        let mut lines = vec![usual];
+        if self.is_empty() {
+            each(&mut lines, &Reply::ALL, |l, v| l.reply = v);
+            let udp = lines.iter().map(|line| Settings { port: Port::Udp, ..*line });
+            let udp: Vec<_> = udp.collect();
+            each(&mut lines, &[4, 16], |l, v| l.workers = v);
+            each(&mut lines, &[1500, MAX_MTU], |l, v| l.mtu = v);
+            lines.extend(udp);
+            return Ok(lines);
+        }
+        each(&mut lines, &self.port, |l, v| l.port = v);
+        each(&mut lines, &self.transmit, |l, v| l.transmit = v);
+        each(&mut lines, &self.reply, |l, v| l.reply = v);
+        each(&mut lines, &self.workers, |l, v| l.workers = v);
+        each(&mut lines, &self.mtu, |l, v| l.mtu = v);
+        each(&mut lines, &self.dtype, |l, v| l.dtype = v);
         Ok(lines)
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.port.is_empty()
+            && self.transmit.is_empty()
+            && self.reply.is_empty()
+            && self.workers.is_empty()
+            && self.mtu.is_empty()
+            && self.dtype.is_empty()
     }
 }
