@@ -380,11 +380,11 @@ fn run_core<P: Port + Send + 'static>(
     while !core.stopped() {
         // The clock wraps after 71 minutes; only differences count.
         let now_us = before.duration_since(started).as_micros() as u32;
-        let waiting = core.backlog();
+        let on_the_way = port.lent().tx;
         let worked = core.step(&mut port, now_us);
         let after = Instant::now();
-        // Sending what was gathered is work, too.
-        if worked > 0 || core.backlog() < waiting {
+        // Sending what was gathered is work, too, and so is taking back what was sent.
+        if worked > 0 || port.lent().tx < on_the_way {
             core.add_busy((after - before).as_nanos() as u64);
             idle_steps = 0;
         } else {
