@@ -158,15 +158,19 @@ pub(super) fn commands(figures: &[&Figure]) -> Vec<String> {
     let mut own: Vec<String> = Vec::new();
     let mut made: Vec<Command> = Vec::new();
     for f in figures {
-        match &f.command {
-            Some(command) if !own.contains(command) => own.push(command.clone()),
-            Some(_) => {}
-            None => {
-                let command = Command::of(f);
-                if !made.contains(&command) {
-                    made.push(command);
+        let command = match &f.command {
+            None => Command::of(f),
+            Some(text) => match Command::parse(text) {
+                Some(command) => command,
+                None if own.contains(text) => continue,
+                None => {
+                    own.push(text.clone());
+                    continue;
                 }
-            }
+            },
+        };
+        if !made.contains(&command) {
+            made.push(command);
         }
     }
     while let Some((i, j)) = mergeable(&made) {
@@ -180,8 +184,8 @@ pub(super) fn commands(figures: &[&Figure]) -> Vec<String> {
 /// A command of `gradbox bench`, with values for its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Command {
-    bench: &'static str,
-    options: Vec<(&'static str, Vec<String>)>,
+    bench: String,
+    options: Vec<(String, Vec<String>)>,
 }
 
 impl Command {
@@ -193,17 +197,31 @@ impl Command {
             Bench::Peers => "peers",
             Bench::Replay => "replay",
         };
+        let bench = bench.to_owned();
         // The others say their commands themselves: their options are not those of their figures.
         let options = match f.bench {
             Bench::Sum | Bench::Path => Term::ALL.into_iter().filter_map(|t| t.option(f)),
             Bench::Wire | Bench::Peers | Bench::Replay => return Self { bench, options: vec![] },
         };
-        Self { bench, options: options.map(|(name, value)| (name, vec![value])).collect() }
+        let options = options.map(|(name, value)| (name.to_owned(), vec![value])).collect();
+        Self { bench, options }
+    }
+
+    /// The command of a text, where it is one whose options take lists.
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.strip_prefix("gradbox bench ")?.split(' ');
+        let bench = words.next().filter(|b| ["sum", "path", "wire", "peers"].contains(b))?;
+        let mut options = Vec::new();
+        while let Some(name) = words.next() {
+            let value = words.next().filter(|_| name.starts_with("--"))?;
+            options.push((name.to_owned(), vec![value.to_owned()]));
+        }
+        Some(Self { bench: bench.to_owned(), options })
     }
 
     /// Whether it differs from `other` in the values of one option and nothing else.
     fn differs_in_one(&self, other: &Self) -> bool {
-        let names = |c: &Self| c.options.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        let names = |c: &Self| c.options.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
         let pairs = self.options.iter().zip(&other.options);
         self.bench == other.bench
             && names(self) == names(other)
@@ -264,6 +282,15 @@ mod tests {
         let mut own = two.clone();
         own.command = Some("gradbox bench path --mine".to_owned());
         assert_eq!(commands(&[&own, &own]), ["gradbox bench path --mine"]);
+        let told = ["1500", "3434"].map(|mtu| {
+            let mut f = Figure::new(Bench::Wire);
+            f.command = Some(format!("gradbox bench wire --port xdp --mtu {mtu}"));
+            f
+        });
+        assert_eq!(
+            commands(&[&told[0], &told[1]]),
+            ["gradbox bench wire --port xdp --mtu 1500,3434"]
+        );
         assert!(commands(&[]).is_empty());
     }
 
