@@ -51,6 +51,7 @@ pub fn measure(
             let place = Place::own(port, workers, MTU)?;
             let outcome = wire::measure(&settings, &place)?;
             let mut figure = line(name, workers, reply, outcome.gbps, outcome.cpu_s_per_gb);
+            figure.checked = outcome.checked > 0;
             figure.port = Some(port.name().to_owned());
             figure.mode = Some(outcome.mode);
             figure.payload_bytes = Some(u32::from(outcome.payload));
@@ -73,6 +74,7 @@ pub fn measure(
             let gbps = Spread::of(&mut samples.gbps);
             let cost = Spread::of(&mut samples.cpu_s_per_gb);
             let mut figure = line("TCP aggregator", workers, reply, gbps, cost);
+            figure.checked = samples.checked > 0;
             figure.offloads = Some(offloads);
             figure.congestion_control = Some(CONGESTION.to_owned());
             found(with_ratio(figure, &mut own));
@@ -94,7 +96,6 @@ fn line(system: &str, workers: u8, reply: Reply, gbps: Spread, cost: Spread) -> 
     let per_core = cost.inverse(8.0);
     figure.gbps_per_core = Some(per_core.median);
     figure.derived = Some(true);
-    figure.checked = true;
     figure.with_spread(per_core)
 }
 
