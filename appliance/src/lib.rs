@@ -7,6 +7,7 @@
 //! * [`control`]: join, leave, status, health and metrics over HTTP
 //! * [`appliance`]: all of it, started and stopped in the right order
 //! * [`model`]: tables of tensors; [`record`]: what workers write of their rounds
+//! * [`nic`]: what an interface is and how it is set; [`privileges`]: what the box may do
 //! * [`mod@bench`]: how fast it is here
 //! * [`cli`]: the subcommands of the `gradbox` binary
 //!
@@ -26,6 +27,10 @@ pub mod control;
 pub mod dataplane;
 #[cfg(feature = "box")]
 pub mod model;
+#[cfg(feature = "box")]
+pub mod nic;
+#[cfg(feature = "box")]
+pub mod privileges;
 #[cfg(feature = "box")]
 pub mod record;
 #[expect(unsafe_code, reason = "vector kernels")]
