@@ -6,7 +6,8 @@
 //! * [`siege`]: a job of honest workers under a flood of packets that somebody else sends
 //! * [`simulation`]: a box on the `mem` port, its workers and the network between them, moved by
 //!   a seeded scheduler
-#![forbid(unsafe_code)]
+//! * [`watch`]: the rings of a running box, read from outside
+#![deny(unsafe_code)]
 
 pub mod golden;
 #[cfg(feature = "box")]
@@ -14,3 +15,4 @@ pub mod lab;
 pub mod packets;
 pub mod siege;
 pub mod simulation;
+pub mod watch;

@@ -13,6 +13,7 @@ use gradbox_protocol::control::TensorEntry;
 use gradbox_protocol::{DType, Op, Reply};
 use progress::Progress;
 use source::Source;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -72,6 +73,9 @@ pub(super) struct AllReduce {
     /// The box's token, where it wants one.
     #[arg(long)]
     token: Option<String>,
+    /// Address of this machine to send from, where it has several. Default: the kernel's choice.
+    #[arg(long, value_name = "IP")]
+    bind: Option<IpAddr>,
     /// Seconds to wait for the other ranks, at join and in each round.
     #[arg(long, value_name = "S", default_value = "60", value_parser = seconds)]
     timeout: Duration,
@@ -111,6 +115,7 @@ pub(super) fn run(args: AllReduce) -> anyhow::Result<()> {
     options.reply = args.reply;
     options.wire_dtype = wire;
     options.token.clone_from(&args.token);
+    options.bind = args.bind;
     options.join_timeout = args.timeout;
     options.timeout = args.timeout;
     options.tensors = source.table();

@@ -208,6 +208,9 @@ impl XdpPort {
         };
         let mut pool = Pool::new(frames);
         port.settle(&mut pool, &mut Counters::default());
+        if mode == Mode::ZeroCopy {
+            options::poll_queue(fd).map_err(failed("polling its queue (SO_BUSY_POLL)"))?;
+        }
         Ok((port, pool))
     }
 
