@@ -2,6 +2,7 @@
 //! cannot answer for itself.
 
 use clap::Parser;
+use gradbox::nic::{Feature, KernelNic, Nic, NicError};
 use gradbox_protocol::{Header, Kind};
 use gradbox_tests::packets;
 use gradbox_tests::watch::{self, Frames, Sizes, Socket, WatchError};
@@ -21,6 +22,8 @@ enum Command {
     Watch(Watch),
     /// Send packets that the XDP program lets through and the box refuses: they cost frames.
     Flood(Flood),
+    /// Switch an offload of an interface, where it has it.
+    Offload(Offload),
 }
 
 #[derive(clap::Args)]
@@ -69,6 +72,18 @@ struct Flood {
     seconds: u64,
 }
 
+#[derive(clap::Args)]
+struct Offload {
+    #[arg(long)]
+    interface: String,
+    /// The kernel's name of it.
+    #[arg(long)]
+    feature: String,
+    /// Off rather than on.
+    #[arg(long)]
+    off: bool,
+}
+
 fn sizes(text: &str) -> Result<Sizes, String> {
     let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
     match numbers.as_deref() {
@@ -83,6 +98,7 @@ fn main() -> ExitCode {
             .map_err(|e| e.to_string())
             .and_then(|wrong| if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }),
         Command::Flood(args) => flood(&args).map_err(|e| e.to_string()),
+        Command::Offload(args) => offload(&args).map_err(|e| e.to_string()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -155,6 +171,17 @@ fn watch(args: &Watch) -> Result<Vec<String>, WatchError> {
         ));
     }
     Ok(wrong)
+}
+
+/// An interface without the offload is as good as one that has switched it off.
+fn offload(args: &Offload) -> Result<(), NicError> {
+    let nic = KernelNic::open(&args.interface)?;
+    let wanted = !args.off;
+    let other = |f: &Feature| f.name == args.feature && f.on != wanted;
+    if nic.features()?.iter().any(other) {
+        nic.set_feature(&args.feature, wanted)?;
+    }
+    Ok(())
 }
 
 /// Sends packets of a job that nobody has.
