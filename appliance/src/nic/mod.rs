@@ -1,13 +1,25 @@
 //! One network interface: what it is, how it is set, and setting it otherwise.
 //!
 //! [`Nic`] is the seam between what the box wants of an interface and the kernel that has it, so
-//! that the first can be tested with cards that are not there.
+//! that the first can be tested with cards that are not there. [`KernelNic`] is the kernel.
 #![deny(unsafe_code)]
 
 mod error;
+mod ethtool;
+mod features;
+mod interrupts;
+mod ioctl;
+mod kernel;
+mod link;
+mod netlink;
+mod queues;
+mod route;
+mod rules;
 mod types;
+mod xdp;
 
 pub use error::NicError;
+pub use kernel::KernelNic;
 pub use types::{
     Channels, Driver, Feature, HashFields, Interrupt, Link, Rings, Rule, UdpFlow, XdpAttached,
     XdpFeatures,

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Who drives the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Driver {
-    /// Name of the driver, as `ethtool -i` says it (`mlx5_core`, `ice`, `veth`).
+    /// Name of the driver, as `ethtool -i` says it (`mlx5_core`, `ice`, `veth`); empty where the
+    /// kernel names none, as for loopback.
     pub name: String,
     /// Place on the bus (`0000:3b:00.0`), where there is one.
     pub bus: Option<String>,
@@ -136,7 +137,7 @@ pub struct Rule {
     pub location: u32,
     /// What it matches, where that is UDP with a destination port and nothing else.
     pub matches: Option<(UdpFlow, u16)>,
-    /// Queue that such packets go to; `None` where they are dropped.
+    /// Queue that such packets go to; `None` where they are dropped or go to a virtual function.
     pub queue: Option<u32>,
 }
 
