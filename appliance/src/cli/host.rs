@@ -3,10 +3,11 @@
 mod show;
 
 use crate::config::Config;
-use crate::host::{self, Applied, Applying, Counts, Machine, Needs, Severity, Store, Undone};
+use crate::host::{
+    self, Applied, Applying, Counts, HostError, Machine, Needs, Severity, Store, Undone,
+};
 use crate::nic::{KernelNic, Nic, NicError};
 use crate::privileges;
-use anyhow::Context;
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -141,9 +142,17 @@ fn apply(args: &Apply) -> anyhow::Result<ExitCode> {
     let needs = args.what.needs()?;
     let nic = open(&needs)?;
     let missing = privileges::missing()?;
-    let store = match args.dry_run {
+    // Nothing is written where nothing can be changed.
+    let nothing = needs.interface().is_none() && needs.huge_pages == 0;
+    let store = match args.dry_run || nothing {
         true => None,
-        false => Some(Store::open(&args.state.state, needs.interface().unwrap_or_default())?),
+        false => match Store::open(&args.state.state, needs.interface().unwrap_or_default()) {
+            Err(e @ HostError::Busy { .. }) => {
+                eprintln!("host: {e}; nothing was changed");
+                return Ok(ExitCode::from(FAULTS));
+            }
+            other => Some(other?),
+        },
     };
     if nic.is_none() {
         println!("host: ordinary UDP sockets: nothing to set on a NIC");
@@ -157,11 +166,13 @@ fn apply(args: &Apply) -> anyhow::Result<ExitCode> {
         carrier_wait: CARRIER,
     };
     let applied = host::apply(applying, &mut |severity, words| match severity {
-        Severity::Ok => println!("host: {words}"),
+        Severity::Ok | Severity::Note => println!("host: {words}"),
         _ => eprintln!("host: {words}"),
     });
-    let undo = "`gradbox host undo` puts back what was set";
-    match applied.context(undo)? {
+    if applied.is_err() && store.as_ref().is_some_and(|store| store.path().exists()) {
+        eprintln!("host: what was set until here is put back by `gradbox host undo`");
+    }
+    match applied? {
         Applied::Done => Ok(ExitCode::SUCCESS),
         Applied::Refused(faults) => {
             for fault in faults {
@@ -176,10 +187,16 @@ fn apply(args: &Apply) -> anyhow::Result<ExitCode> {
 fn undo(args: &Undo) -> anyhow::Result<ExitCode> {
     let needs = args.what.needs()?;
     let interface = needs.interface().unwrap_or_default();
+    let nothing = || {
+        println!("host: nothing to undo");
+        Ok(ExitCode::SUCCESS)
+    };
+    if !args.state.state.exists() {
+        return nothing();
+    }
     let store = Store::open(&args.state.state, interface)?;
     if store.load()?.changes.is_empty() {
-        println!("host: nothing to undo");
-        return Ok(ExitCode::SUCCESS);
+        return nothing();
     }
     let nic = match open(&needs) {
         Err(NicError::Missing { .. }) => None,

@@ -50,8 +50,7 @@ pub fn apply(
         return Ok(Applied::Refused(forbids));
     }
     for finding in findings {
-        let shown = matches!(finding.severity, Severity::Note | Severity::Warning);
-        if shown && finding.change.is_none() {
+        if !finding.why.is_empty() && finding.change.is_none() {
             say(finding.severity, &finding.to_string());
         }
     }
@@ -93,10 +92,15 @@ impl Run<'_, '_> {
         for finding in findings {
             let Some(change) = &finding.change else { continue };
             match self.make(change) {
+                Ok(()) => {}
                 Err(e) if finding.severity < Severity::Fault => {
                     (self.say)(Severity::Warning, &e.to_string());
                 }
-                other => other?,
+                Err(e) => {
+                    // With what is known of the driver.
+                    (self.say)(Severity::Fault, &finding.to_string());
+                    return Err(e);
+                }
             }
         }
         Ok(())

@@ -151,9 +151,9 @@ impl Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { severity, thing, found, needed, why, command, .. } = self;
-        write!(f, "{severity}: {thing} is {found}, {needed} is needed")?;
+        write!(f, "{severity}: {thing}: {found} (needed: {needed})")?;
         if !why.is_empty() {
-            write!(f, ": {why}")?;
+            write!(f, "; {why}")?;
         }
         match command {
             Some(command) => write!(f, "\n  {command}"),

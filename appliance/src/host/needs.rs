@@ -78,3 +78,21 @@ impl Needs {
         self.xdp.as_ref().map(|xdp| xdp.interface.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn a_configuration_says_what_it_needs() {
+        let text = "[data]\nport = \"xdp\"\ninterface = \"eth1\"\nqueues = 2\ncpus = [2, 3]\n\
+                    mtu = 3498\nmemory_mib = 130\nhuge_pages = true\n";
+        let needs = Needs::from(&Config::parse(text, Path::new("box.toml")).unwrap());
+        assert_eq!(needs.interface(), Some("eth1"));
+        assert_eq!((needs.memory_bytes, needs.huge_pages), (260 << 20, 130));
+        assert_eq!((needs.cpus, needs.mtu, needs.frame_bytes), (vec![2, 3], 3498, 4096));
+        let udp = Config::parse("[data]\nport = \"udp\"\n", Path::new("box.toml")).unwrap();
+        assert_eq!(Needs::from(&udp).interface(), None);
+    }
+}

@@ -1,11 +1,11 @@
 //! Findings, as a person and as a program read them.
 
-use crate::host::{Counts, Finding, Severity};
+use crate::host::{Counts, Finding};
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::json;
 use std::fmt::Write;
 
-/// A table of everything, then what to do.
+/// A table of everything, then what to know and to do.
 pub(super) fn text(findings: &[Finding], counts: Counts) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
@@ -16,7 +16,7 @@ pub(super) fn text(findings: &[Finding], counts: Counts) -> String {
     }
     // Writing to a string cannot fail.
     let mut out = format!("{table}\n");
-    for finding in findings.iter().filter(|finding| finding.severity > Severity::Ok) {
+    for finding in findings.iter().filter(|finding| !finding.why.is_empty()) {
         let _ = write!(out, "\n{finding}\n");
     }
     let Counts { ok, notes, warnings, faults } = counts;

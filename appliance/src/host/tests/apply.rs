@@ -146,7 +146,15 @@ fn what_is_refused_is_fatal_only_where_it_must_be() {
     let before = Fake::new("igb").state.into_inner();
     let _ = undone(&nic, &machine, &store);
     assert_eq!(*nic.state.borrow(), before);
-    let nic = Fake { refuses: Some("up"), ..nic };
+    // irdma holds the queues.
+    let nic = Fake { refuses: Some("queues"), ..Fake::new("ice") };
+    let many = super::needs("queues = 2\n");
+    nic.state.borrow_mut().rules = None;
+    let (done, said) = apply(&many, &nic, &machine, Some(&store));
+    assert!(matches!(done, Err(HostError::Nic(_))), "{done:?}");
+    assert!(said.iter().any(|(_, words)| words.contains("modprobe -r irdma")), "{said:?}");
+    let _ = undone(&nic, &machine, &store);
+    let nic = Fake { refuses: Some("up"), ..Fake::new("igb") };
     assert!(matches!(apply(&needs, &nic, &machine, Some(&store)).0, Err(HostError::Nic(_))));
     let _ = undone(&nic, &machine, &store);
     assert_eq!(*nic.state.borrow(), before);
