@@ -32,6 +32,13 @@ impl KernelNic {
         Ok(nic)
     }
 
+    /// Whether the interface is why the kernel complains. Drivers say ENODEV while they reset a card
+    /// that is still there.
+    fn is_gone(&self, complaint: &Complaint) -> bool {
+        complaint.is(libc::ENODEV)
+            && link::facts(&self.name).is_err_and(|again| again.is(libc::ENODEV))
+    }
+
     fn facts(&self) -> Result<link::Facts, NicError> {
         self.read("the link", link::facts(&self.name))
     }
@@ -44,7 +51,7 @@ impl KernelNic {
     ) -> Result<T, NicError> {
         answer.map_err(|complaint| {
             let (interface, complaint) = (self.name.clone(), complaint.into());
-            if complaint.is(libc::ENODEV) {
+            if self.is_gone(&complaint) {
                 return NicError::Missing { interface };
             }
             NicError::Read { interface, what, source: complaint.source }
@@ -58,7 +65,7 @@ impl KernelNic {
         answer: Result<T, impl Into<Complaint>>,
     ) -> Result<Option<T>, NicError> {
         match answer.map_err(Into::into) {
-            Err(complaint) if complaint.is(libc::EOPNOTSUPP) => Ok(None),
+            Err(complaint) if complaint.is_unsupported() => Ok(None),
             other => self.read(what, other.map(Some)),
         }
     }
@@ -72,7 +79,7 @@ impl KernelNic {
     ) -> Result<T, NicError> {
         answer.map_err(|complaint| {
             let (interface, complaint) = (self.name.clone(), complaint.into());
-            if complaint.is(libc::ENODEV) {
+            if self.is_gone(&complaint) {
                 return NicError::Missing { interface };
             }
             let Complaint { source, explanation } = complaint;

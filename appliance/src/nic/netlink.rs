@@ -10,6 +10,9 @@ use std::io;
 use netlink_bindings::traits::NetlinkRequest;
 use netlink_socket2::{NetlinkSocket, ReplyError};
 
+/// `ENOTSUPP` (linux/errno.h): the kernel's own number, that some drivers let out.
+const ENOTSUPP: i32 = 524;
+
 /// What the kernel says against a request.
 #[derive(Debug)]
 pub(super) struct Complaint {
@@ -23,6 +26,11 @@ impl Complaint {
     /// Whether it is this error of `errno.h`.
     pub(super) fn is(&self, number: i32) -> bool {
         self.source.raw_os_error() == Some(number)
+    }
+
+    /// Whether there is nothing of the kind.
+    pub(super) fn is_unsupported(&self) -> bool {
+        self.is(libc::EOPNOTSUPP) || self.is(ENOTSUPP)
     }
 }
 

@@ -59,15 +59,26 @@ pub(super) fn add(
     queue: u32,
     location: Option<u32>,
 ) -> io::Result<u32> {
-    let location = match location {
-        Some(location) => location,
-        None => table(interface)?.choice()?,
-    };
+    let before = table(interface)?;
     let mut request = RxFlow::new();
     steer(&mut request.fs, flow, port, queue);
-    request.fs.location = location;
+    request.fs.location = location.map_or_else(|| before.choice(), Ok)?;
     rx_flow(interface, Command::AddRule, &mut request)?;
-    Ok(request.fs.location)
+    let added = request.fs.location;
+    if added != ANY {
+        return Ok(added);
+    }
+    // A driver that chose and does not say what.
+    let wanted = Rule { location: added, matches: Some((flow, port)), queue: Some(queue) };
+    let found = location_of(&wanted, &list(interface)?, &before.taken);
+    found.ok_or_else(|| io::Error::other("it was taken, but is not in the card's list"))
+}
+
+/// Where a rule like `wanted` is that was not there `before`.
+fn location_of(wanted: &Rule, rules: &[Rule], before: &BTreeSet<u32>) -> Option<u32> {
+    let mut new = rules.iter().filter(|rule| !before.contains(&rule.location));
+    let found = new.find(|rule| (rule.matches, rule.queue) == (wanted.matches, wanted.queue));
+    found.map(|rule| rule.location)
 }
 
 /// Removes a rule, if there is one of that number.
@@ -183,7 +194,7 @@ fn matches(spec: &FlowSpec) -> Option<(UdpFlow, u16)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ANY, EXTENDED, Rule, RxFlow, Table, UdpFlow, rule, steer};
+    use super::{ANY, EXTENDED, Rule, RxFlow, Table, UdpFlow, location_of, rule, steer};
 
     fn spec(flow: UdpFlow) -> super::FlowSpec {
         let mut spec = RxFlow::new().fs;
@@ -255,5 +266,18 @@ mod tests {
         assert_eq!(table(8, &[0, 6, 7], false).choice().unwrap(), 5);
         assert!(table(2, &[0, 1], false).choice().is_err());
         assert!(table(0, &[], false).choice().is_err());
+    }
+
+    #[test]
+    fn a_rule_whose_number_is_not_told_is_found() {
+        let rule = |location, port, queue| Rule {
+            location,
+            matches: Some((UdpFlow::Udp4, port)),
+            queue: Some(queue),
+        };
+        let rules = [rule(1, 7000, 0), rule(2, 7001, 0), rule(3, 7000, 1), rule(4, 7000, 0)];
+        let wanted = rule(ANY, 7000, 0);
+        assert_eq!(location_of(&wanted, &rules, &[1].into()), Some(4));
+        assert_eq!(location_of(&wanted, &rules, &[1, 4].into()), None);
     }
 }
