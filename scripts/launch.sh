@@ -71,9 +71,11 @@ undo() {
   local status=$?
   trap '' INT TERM HUP
   trap - EXIT
-  # Only where the script itself fails is the box still there.
-  if [ -n "${box_pid:-}" ] && kill -TERM "$box_pid" 2>/dev/null; then
-    wait "$box_pid" || true
+  # Only where the script itself ends is the box still there.
+  local box
+  box=$(jobs -pr)
+  if [ -n "$box" ] && kill -TERM "$box" 2>/dev/null; then
+    wait "$box" || true
   fi
   "$gradbox" host undo --config "$config" --state "$state" || [ "$status" != 0 ] || status=1
   exit "$status"

@@ -5,9 +5,10 @@ use gradbox_tests::lab::job::Job;
 use gradbox_tests::lab::process::Process;
 use gradbox_tests::lab::{Lab, Shape, gradbox, repository};
 use nix::sys::signal::Signal;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
+use std::{fs, thread};
 
 const FOUR: Shape = Shape { workers: 2, queues: 4, mtu: 2000 };
 
@@ -70,6 +71,20 @@ fn everything_is_undone_after_signals() {
             assert!(ended.out.contains(says), "no {says:?} in\n{}", ended.out);
         }
         assert_eq!(settings(&lab), before);
+    }
+}
+
+#[test]
+fn everything_is_undone_whenever_a_signal_comes() {
+    let Some(lab) = lab() else { return };
+    let before = settings(&lab);
+    for millis in (0..200).step_by(9) {
+        let process = launch(&lab, &TWO.toml(&lab), &[]);
+        thread::sleep(Duration::from_millis(millis));
+        process.signal(Signal::SIGTERM);
+        let _ = process.end();
+        assert_eq!(settings(&lab), before, "after {millis} ms");
+        assert!(!lab.has_xdp() && !lab.file("state/host-box0.json").exists(), "{millis} ms");
     }
 }
 
