@@ -1,33 +1,41 @@
 #!/usr/bin/env bash
-# Starts the box on a machine: looks whether it can run there, sets the NIC as the configuration
-# says, runs the box, and puts everything back as it was when the box ends, however it ends.
+# Starts the box on a machine: sets machine and NIC as the configuration says (gradbox host apply),
+# runs the box, and puts everything back as it was when the box ends, however it ends.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=scripts/lib/setup.sh
 . "$top/scripts/lib/setup.sh"
-# shellcheck source=scripts/lib/change.sh
-. "$top/scripts/lib/change.sh"
-# shellcheck source=scripts/lib/machine.sh
-. "$top/scripts/lib/machine.sh"
-# shellcheck source=scripts/lib/nic.sh
-. "$top/scripts/lib/nic.sh"
 
 usage() {
   cat <<'TXT'
-usage: scripts/launch.sh CONFIG [--dry-run]
-  CONFIG      configuration of the box (TOML, see configs/)
-  --dry-run   only say what would be changed
+usage: scripts/launch.sh CONFIG [--dry-run] [--state DIR]
+  CONFIG       configuration of the box (TOML, see configs/)
+  --dry-run    only say what would be changed
+  --state DIR  where is written how everything was (/run/gradbox)
+After a kill -9, `gradbox host undo --config CONFIG` puts everything back.
 The binary is $GRADBOX_BIN, or target/release/gradbox, which is built where it is missing.
 TXT
 }
 
+say() { printf 'launch: %s\n' "$*"; }
+
+fail() {
+  printf 'launch: %s\n' "$*" >&2
+  exit 1
+}
+
 parse_options() {
-  config='' dry_run=''
+  config='' dry_run='' state=/run/gradbox
   while [ $# -gt 0 ]; do
     case $1 in
       -h | --help) usage && exit 0 ;;
       --dry-run) dry_run=yes ;;
+      --state)
+        [ $# -gt 1 ] || fail "--state needs a directory"
+        state=$2
+        shift
+        ;;
       -*) usage >&2 && fail "unknown option $1" ;;
       *)
         [ -z "$config" ] || fail "one CONFIG, please: $config or $1"
@@ -50,13 +58,27 @@ find_gradbox() {
   build_gradbox
 }
 
-# Asks the binary what the configuration says; the values are in variables box_KEY.
-read_config() {
-  local key value values
-  values=$("$gradbox" run --config "$config" --check --shell) || exit 1
-  while IFS='=' read -r key value; do
-    [[ $key =~ ^[a-z_]+$ ]] && printf -v "box_$key" '%s' "$value"
-  done <<<"$values"
+# Sets machine and NIC. Where that is refused nothing was changed, and there is nothing to undo.
+apply() {
+  local status=0
+  "$gradbox" host apply --config "$config" --state "$state" || status=$?
+  [ "$status" != 4 ] || trap - EXIT
+  [ "$status" = 0 ] || exit "$status"
+}
+
+# Puts everything back. Nothing interrupts it.
+undo() {
+  local status=$?
+  trap '' INT TERM HUP
+  trap - EXIT
+  # Only where the script itself ends is the box still there.
+  local box
+  box=$(jobs -pr)
+  if [ -n "$box" ] && kill -TERM "$box" 2>/dev/null; then
+    wait "$box" || true
+  fi
+  "$gradbox" host undo --config "$config" --state "$state" || [ "$status" != 0 ] || status=1
+  exit "$status"
 }
 
 # Runs the box until it ends; signals go to it, its exit status is the function's.
@@ -77,21 +99,16 @@ run_box() {
 
 parse_options "$@"
 find_gradbox
-read_config
-trap undo_all EXIT
-trap 'on_signal 130' INT
-trap 'on_signal 143' TERM HUP
-if [ "${box_port:?}" = udp ]; then
-  say "ordinary UDP sockets: nothing to set on this machine"
-else
-  # These two say and set what can be told from the variables box_KEY.
-  check_machine
-  prepare_nic
-fi
+"$gradbox" run --config "$config" --check
 if [ -n "$dry_run" ]; then
+  "$gradbox" host apply --config "$config" --dry-run
   say "dry run: nothing was changed, and the box not started"
   exit 0
 fi
+trap undo EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+apply
 status=0
 run_box || status=$?
 say "the box has ended with status $status"

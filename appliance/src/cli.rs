@@ -2,11 +2,13 @@
 
 mod all_reduce;
 mod bench;
+mod host;
 mod report;
 mod run;
 mod status;
 
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 /// Gradbox: sums gradients of distributed training, bit for bit the same every time.
 #[derive(Parser)]
@@ -26,20 +28,24 @@ enum Command {
     Status(status::ShowStatus),
     /// Measure how fast the box is here, beside what the machine allows and what others do.
     Bench(bench::RunBench),
+    /// Look whether the box can run on this machine, set it so, and put it back.
+    Host(host::Host),
     /// Put together what the workers of a job and the box wrote.
     Report(report::MakeReport),
 }
 
-/// Does what the command line says.
+/// Does what the command line says, and returns the exit status of what says more than "done".
 ///
 /// # Errors
 /// What went wrong, in words for the user.
-pub fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+pub fn main() -> anyhow::Result<ExitCode> {
+    let done = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::AllReduce(args) => all_reduce::run(args),
         Command::Status(args) => status::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Host(args) => return host::run(&args),
         Command::Report(args) => report::run(&args),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

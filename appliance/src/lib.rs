@@ -7,7 +7,8 @@
 //! * [`control`]: join, leave, status, health and metrics over HTTP
 //! * [`appliance`]: all of it, started and stopped in the right order
 //! * [`model`]: tables of tensors; [`record`]: what workers write of their rounds
-//! * [`nic`]: what an interface is and how it is set; [`privileges`]: what the box may do
+//! * [`nic`]: what an interface is and how it is set; [`privileges`]: what the box may do;
+//!   [`host`]: whether machine and interface will do, setting them, and putting them back
 //! * [`mod@bench`]: how fast it is here
 //! * [`cli`]: the subcommands of the `gradbox` binary
 //!
@@ -25,6 +26,8 @@ pub mod config;
 #[cfg(feature = "box")]
 pub mod control;
 pub mod dataplane;
+#[cfg(feature = "box")]
+pub mod host;
 #[cfg(feature = "box")]
 pub mod model;
 #[cfg(feature = "box")]

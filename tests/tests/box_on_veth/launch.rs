@@ -5,10 +5,10 @@ use gradbox_tests::lab::job::Job;
 use gradbox_tests::lab::process::Process;
 use gradbox_tests::lab::{Lab, Shape, gradbox, repository};
 use nix::sys::signal::Signal;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::{env, fs};
+use std::time::Duration;
+use std::{fs, thread};
 
 const FOUR: Shape = Shape { workers: 2, queues: 4, mtu: 2000 };
 
@@ -28,15 +28,11 @@ fn settings(lab: &Lab) -> String {
 }
 
 fn launch(lab: &Lab, config: &str, args: &[&str]) -> Process {
-    start(lab, config, |command| command.args(args))
-}
-
-fn start(lab: &Lab, config: &str, more: impl FnOnce(&mut Command) -> &mut Command) -> Process {
     let path = lab.file("launch.toml");
     fs::write(&path, config).expect("a configuration");
     let mut command = lab.command("box", &repository("scripts/launch.sh"));
-    more(command.arg(path).env("GRADBOX_BIN", gradbox()));
-    Process::start("launch", &mut command, &lab.file(""))
+    command.arg(path).arg("--state").arg(lab.file("state")).args(args);
+    Process::start("launch", command.env("GRADBOX_BIN", gradbox()), &lab.file(""))
 }
 
 fn lab() -> Option<Lab> {
@@ -66,11 +62,11 @@ fn everything_is_undone_after_signals() {
         assert!(ended.status.success(), "{ended:?}");
         for says in [
             "MTU of box0: 1500 (was 2000)",
-            "queues of box0: 2 (was 4)",
-            "rx-vlan-offload of box0: off (was on)",
+            "queues of box0: rx 2 tx 2 (was rx 4 tx 4)",
+            "rx-vlan-hw-parse of box0: off (was on)",
             "served ",
             "MTU of box0: 2000 again",
-            "queues of box0: 4 again",
+            "queues of box0: rx 4 tx 4 again",
         ] {
             assert!(ended.out.contains(says), "no {says:?} in\n{}", ended.out);
         }
@@ -79,20 +75,52 @@ fn everything_is_undone_after_signals() {
 }
 
 #[test]
+fn everything_is_undone_whenever_a_signal_comes() {
+    let Some(lab) = lab() else { return };
+    let before = settings(&lab);
+    for millis in (0..200).step_by(9) {
+        let process = launch(&lab, &TWO.toml(&lab), &[]);
+        thread::sleep(Duration::from_millis(millis));
+        process.signal(Signal::SIGTERM);
+        let _ = process.end();
+        assert_eq!(settings(&lab), before, "after {millis} ms");
+        assert!(!lab.has_xdp() && !lab.file("state/host-box0.json").exists(), "{millis} ms");
+    }
+}
+
+#[test]
 fn everything_is_undone_after_failures() {
     let Some(lab) = lab() else { return };
     let before = settings(&lab);
-    // The box itself refuses: veth has no zero-copy.
-    let setup = Setup { mode: "zerocopy", ..TWO };
-    let ended = launch(&lab, &setup.toml(&lab), &[]).end();
+    // The box itself refuses: its control plane has no such address.
+    let config = TWO.toml(&lab).replace("[::]:9099", "10.99.0.1:9099");
+    let ended = launch(&lab, &config, &[]).end();
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-    assert!(ended.err.contains("refuses zero-copy"), "{}", ended.err);
+    assert!(ended.err.contains("10.99.0.1:9099"), "{}", ended.err);
     assert!(ended.out.contains("MTU of box0: 2000 again"), "{}", ended.out);
     assert_eq!(settings(&lab), before);
-    // The machine does not do: after the MTU was set, before the box was started.
+    // The machine does not do: veth has no zero-copy, and no more queues than it was made with.
+    let ended = launch(&lab, &Setup { mode: "zerocopy", ..TWO }.toml(&lab), &[]).end();
+    assert_eq!(ended.status.code(), Some(4), "{ended:?}");
+    assert!(ended.err.contains("zero-copy of box0: not offered"), "{}", ended.err);
+    assert_eq!(settings(&lab), before);
     let ended = launch(&lab, &Setup { queues: 8, ..TWO }.toml(&lab), &[]).end();
-    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert_eq!(ended.status.code(), Some(4), "{ended:?}");
     assert!(ended.err.contains("box0 has 4 at most"), "{}", ended.err);
+    assert_eq!(settings(&lab), before);
+    // A box is there: what it needs stays as it is.
+    let mut process = launch(&lab, &TWO.toml(&lab), &[]);
+    process.wait_for("READY");
+    let during = settings(&lab);
+    let mut second = lab.command("box", &repository("scripts/launch.sh"));
+    second.arg(lab.file("launch.toml")).arg("--state").arg(lab.file("state"));
+    let second = Process::start("second", second.env("GRADBOX_BIN", gradbox()), &lab.file(""));
+    let ended = second.end();
+    assert_eq!(ended.status.code(), Some(4), "{ended:?}");
+    assert!(ended.err.contains("ip link set dev box0 xdp off"), "{}", ended.err);
+    assert_eq!(settings(&lab), during);
+    process.signal(Signal::SIGTERM);
+    let _ = process.succeed();
     assert_eq!(settings(&lab), before);
     // A box that is killed.
     let mut process = launch(&lab, &TWO.toml(&lab), &[]);
@@ -109,57 +137,13 @@ fn a_dry_run_changes_nothing() {
     let before = settings(&lab);
     let ended = launch(&lab, &TWO.toml(&lab), &["--dry-run"]).succeed();
     assert!(ended.out.contains("would set MTU of box0: 1500 (now 2000)"), "{}", ended.out);
-    assert!(ended.out.contains("would set queues of box0: 2 (now 4)"), "{}", ended.out);
+    assert!(
+        ended.out.contains("would set queues of box0: rx 2 tx 2 (now rx 4 tx 4)"),
+        "{}",
+        ended.out
+    );
     assert!(!ended.out.contains("READY") && !lab.has_xdp());
     assert_eq!(settings(&lab), before);
-}
-
-/// An ethtool that shows a NIC with rings and rules, and writes down what it is told.
-const NIC: &str = r#"#!/bin/sh
-dir=$(dirname "$0")
-echo "$*" >>"$dir/told"
-case $1 in
-  -i) echo "driver: mlx5_core" ;;
-  -l) printf 'Pre-set maximums:\nCombined:\t8\nCurrent hardware settings:\nCombined:\t2\n' ;;
-  -g) printf 'Pre-set maximums:\nRX:\t1024\nTX:\t1024\nCurrent hardware settings:\nRX:\t512\nTX:\t256\n' ;;
-  -k) printf 'ntuple-filters: off\nlarge-receive-offload: on\nrx-vlan-offload: off [fixed]\n' ;;
-  -N) [ "$3" = delete ] || { echo x >>"$dir/rules" && echo "Added rule with ID $(wc -l <"$dir/rules")"; } ;;
-esac
-"#;
-
-#[test]
-fn each_port_is_steered_to_its_queue() {
-    let Some(lab) = Lab::new(Shape { workers: 2, queues: 2, mtu: 1500 }) else { return };
-    let bin = lab.file("bin");
-    fs::create_dir(&bin).expect("a directory");
-    fs::write(bin.join("ethtool"), NIC).expect("a program");
-    fs::set_permissions(bin.join("ethtool"), PermissionsExt::from_mode(0o755)).expect("its mode");
-    let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
-    let mut process = start(&lab, &TWO.toml(&lab), |command| command.env("PATH", path));
-    process.wait_for("READY");
-    process.signal(Signal::SIGTERM);
-    let ended = process.succeed();
-    let told = fs::read_to_string(bin.join("told")).expect("what ethtool was told");
-    let set: Vec<_> = told.lines().filter(|l| l.contains("box0 ")).collect();
-    let expected = [
-        "-K box0 large-receive-offload off",
-        "-G box0 tx 1024",
-        "-K box0 ntuple on",
-        "-N box0 flow-type udp4 dst-port 9100 action 0",
-        "-N box0 flow-type udp6 dst-port 9100 action 0",
-        "-N box0 flow-type udp4 dst-port 9101 action 1",
-        "-N box0 flow-type udp6 dst-port 9101 action 1",
-        "-N box0 delete 4",
-        "-N box0 delete 3",
-        "-N box0 delete 2",
-        "-N box0 delete 1",
-        "-K box0 ntuple off",
-        "-G box0 tx 256",
-        "-K box0 large-receive-offload on",
-    ];
-    assert_eq!(set, expected, "{ended:?}");
-    // What is left to the user is said.
-    assert!(ended.err.contains("data.fill_ring = 4096 is less than"), "{}", ended.err);
 }
 
 #[test]
