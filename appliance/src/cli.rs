@@ -2,6 +2,7 @@
 
 mod all_reduce;
 mod bench;
+mod capture;
 mod report;
 mod run;
 mod status;
@@ -24,6 +25,8 @@ enum Command {
     AllReduce(all_reduce::AllReduce),
     /// Show what a running box is doing, and whom it is waiting for.
     Status(status::ShowStatus),
+    /// Write the packets of a running box to a file for Wireshark.
+    Capture(capture::RunCapture),
     /// Measure how fast the box is here, beside what the machine allows and what others do.
     Bench(bench::RunBench),
     /// Put together what the workers of a job and the box wrote.
@@ -39,6 +42,7 @@ pub fn main() -> anyhow::Result<()> {
         Command::Run(args) => run::run(&args),
         Command::AllReduce(args) => all_reduce::run(args),
         Command::Status(args) => status::run(&args),
+        Command::Capture(args) => capture::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Report(args) => report::run(&args),
     }

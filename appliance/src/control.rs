@@ -8,6 +8,7 @@
 //! | `GET /v1/box` | 200 [`BoxInfo`] |
 //! | `GET /v1/status` | 200 [`Status`] |
 //! | `GET /metrics` | 200, OpenMetrics text |
+//! | `GET /v1/capture` | 200, a stream of [records](crate::capture::record) |
 //! | `POST /v1/jobs/NAME/join` | 200 [`Joined`], or 202 [`Waiting`]: ask again |
 //! | `POST /v1/jobs/NAME/leave` | 200 `{}` |
 //!
@@ -20,6 +21,7 @@
 //! [`Refusal`]: gradbox_protocol::control::Refusal
 #![forbid(unsafe_code)]
 
+mod capture;
 mod cookies;
 mod http;
 mod metrics;
@@ -191,6 +193,7 @@ async fn serve_until(
         () = ticks => {}
         _ = stopped => {}
     }
+    plane.lock().captures.stop();
     drop(quit);
     // A connection that is kept open does not keep the box.
     tokio::time::timeout(LINGER, server).await.unwrap_or(Ok(()))

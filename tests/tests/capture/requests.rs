@@ -1,0 +1,80 @@
+//! Who gets a capture, and how it ends.
+
+use super::capture;
+use gradbox_tests::lab::Lab;
+use gradbox_tests::lab::appliance::{Setup, TheBox};
+use gradbox_tests::lab::process::Process;
+use nix::sys::signal::Signal;
+use pcap_file::pcap::PcapReader;
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+#[track_caller]
+fn refused(the_box: &TheBox<'_>, path: &str, status: u16, word: &str) {
+    let (found, body) = the_box.request("GET", path, "");
+    assert_eq!(found, status, "{body}");
+    assert!(body.contains(&format!("\"error\":\"{word}\"")), "{body}");
+}
+
+/// Whether the file is a complete pcap.
+fn is_complete(path: &std::path::Path) -> bool {
+    let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
+    while let Some(packet) = reader.next_packet() {
+        assert!(packet.is_ok());
+    }
+    true
+}
+
+/// Begins a capture of a box whose last one has just ended in whatever way.
+fn begins_soon(lab: &Lab, the_box: &TheBox<'_>, name: &str, args: &[&str]) -> Process {
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(5) {
+        let metrics = the_box.request("GET", "/metrics", "").1;
+        if metrics.contains("gradbox_capture_on 0") {
+            return capture(lab, the_box, &lab.file(name), args);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("the box still captures for a reader that is gone");
+}
+
+#[test]
+fn one_capture_at_a_time_whose_end_is_noticed() {
+    let lab = Lab::loopback();
+    let the_box = TheBox::start(&lab, &Setup::UDP);
+    let first = capture(&lab, &the_box, &lab.file("1.pcap"), &[]);
+    refused(&the_box, "/v1/capture", 409, "capture_running");
+    assert!(the_box.request("GET", "/metrics", "").1.contains("gradbox_capture_on 1"));
+
+    first.signal(Signal::SIGINT);
+    assert!(first.succeed().out.starts_with("0 packets, 0 bytes, 0 missed: "));
+    assert!(is_complete(&lab.file("1.pcap")));
+
+    let second = begins_soon(&lab, &the_box, "2.pcap", &[]);
+    second.signal(Signal::SIGKILL);
+    assert!(!second.end().status.success());
+    let third = begins_soon(&lab, &the_box, "3.pcap", &["--seconds", "0.2"]);
+    assert!(third.succeed().status.success() && is_complete(&lab.file("3.pcap")));
+    assert!(the_box.stop(Signal::SIGTERM).status.success());
+}
+
+#[test]
+fn questions_that_make_no_sense_are_refused() {
+    let lab = Lab::loopback();
+    let the_box = TheBox::start(&lab, &Setup::UDP);
+    for query in ["sample=0", "sample=x", "bytes=0", "bytes=70000", "speed=9"] {
+        refused(&the_box, &format!("/v1/capture?{query}"), 422, "bad_query");
+    }
+    refused(&the_box, "/v1/captures", 404, "unknown_path");
+}
+
+#[test]
+fn a_box_with_a_token_shows_packets_to_its_bearer_alone() {
+    let lab = Lab::loopback();
+    let the_box = TheBox::start(&lab, &Setup { token: Some("hush"), ..Setup::UDP });
+    refused(&the_box, "/v1/capture", 403, "bad_token");
+    // Not even whether the rest of the question makes sense.
+    refused(&the_box, "/v1/capture?sample=0", 403, "bad_token");
+    let args = ["--token", "hush", "--seconds", "0.2"];
+    assert!(capture(&lab, &the_box, &lab.file("t.pcap"), &args).succeed().status.success());
+}
