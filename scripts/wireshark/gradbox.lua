@@ -161,36 +161,39 @@ local function show_status(tree, body)
   return missing == 0 and words or words .. ", missing ranks " .. ranks(missing)
 end
 
--- Names of what a packet asks for, or answers: of a chunk's result, of a status, of a sign of life.
+-- Names of what a packet asks for, or answers: a chunk's result, the result for all ranks (which is made
+-- of rank 0's PUSH), a status, a sign of life.
 local function keys(kind, header)
-  local who = table.concat({ header.job, header.rank, header.cookie }, " ")
-  local chunk = table.concat({ "result", who, header.round, header.chunk }, " ")
-  local status = table.concat({ "status", who, header.stamp }, " ")
-  if kind == PUSH or kind == ERROR then
-    return chunk, status
+  local place = table.concat({ header.job, header.round, header.chunk }, " ")
+  local who = table.concat({ header.job, header.rank, header.cookie, header.stamp }, " ")
+  local result = "result " .. who .. " " .. place
+  local all = "all " .. place
+  local status = "status " .. who
+  if kind == PUSH then
+    return { result, header.rank == 0 and all or nil, header.want_status and status or nil }
   elseif kind == RESULT then
-    return chunk
+    return { header.rank == ALL_RANKS and all or result }
   elseif kind == QUERY or kind == STATUS then
-    return status
+    return { status }
+  elseif kind == ERROR then
+    return { result, status }
   end
-  return "ping " .. header.stamp
+  return { "ping " .. who }
 end
 
 local function track(pinfo, tree, kind, header)
   local here, now = pinfo.number, pinfo.abs_ts
   if not pinfo.visited then
-    local first, second = keys(kind, header)
-    if kind == PUSH or kind == QUERY or kind == PING then
+    local asks = kind == PUSH or kind == QUERY or kind == PING
+    if asks then
       asked_at[here] = now
-      questions[first] = here
-      if second and header.want_status then
-        questions[second] = here
-      end
-    else
-      local question = questions[first] or (second and questions[second])
-      if question then
-        answer_to[here] = question
-        answer_in[question] = answer_in[question] or here
+    end
+    for _, key in pairs(keys(kind, header)) do
+      if asks then
+        questions[key] = here
+      elseif questions[key] and not answer_to[here] then
+        answer_to[here] = questions[key]
+        answer_in[questions[key]] = answer_in[questions[key]] or here
       end
     end
   end

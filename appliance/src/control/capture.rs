@@ -169,11 +169,16 @@ impl Capture {
     /// The body of the answer, filled by a task of its own that ends with the reader.
     pub(super) fn into_body(self, guard: Guard) -> Body {
         let (to, pieces) = mpsc::channel(PIECES);
-        tokio::spawn(self.run(guard, to));
+        tokio::spawn(async move {
+            let _guard = guard;
+            self.run(to).await;
+        });
         Body::from_stream(Pieces(pieces))
     }
 
-    async fn run(self, _guard: Guard, to: mpsc::Sender<Bytes>) {
+    /// Sends pieces until the reader is gone, takes nothing any more, or has all when the box
+    /// stops.
+    async fn run(self, to: mpsc::Sender<Bytes>) {
         let mut piece = Vec::new();
         record::write_begin(&mut piece, self.begin);
         let mut beat = Instant::now();
@@ -230,5 +235,42 @@ impl Stream for Pieces {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_recv(cx).map(|piece| piece.map(Ok))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::record::{Record, read, read_begin};
+
+    fn capture() -> Capture {
+        let begin = Begin { shards: 1, frame_bytes: 2048, kept: 64 };
+        let cores = vec![Arc::new(Copies::new(Wanted::All, 64))];
+        Capture { number: 1, begin, cores, ending: Arc::default() }
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+    }
+
+    #[test]
+    fn a_reader_that_takes_nothing_loses_its_capture() {
+        let (to, pieces) = mpsc::channel(PIECES);
+        // Returns, though the reader is there.
+        runtime().block_on(capture().run(to));
+        assert_eq!(pieces.len(), PIECES);
+    }
+
+    #[test]
+    fn when_the_box_stops_the_reader_is_told() {
+        let (to, mut pieces) = mpsc::channel(PIECES);
+        let capture = capture();
+        capture.ending.store(true, Ordering::Relaxed);
+        runtime().block_on(capture.run(to));
+        let piece = pieces.try_recv().unwrap();
+        let mut stream = &piece[..];
+        assert_eq!(read_begin(&mut stream).unwrap().frame_bytes, 2048);
+        assert_eq!(read(&mut stream).unwrap(), Record::End(0));
+        assert!(stream.is_empty() && pieces.try_recv().is_err());
     }
 }

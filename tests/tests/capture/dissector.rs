@@ -2,6 +2,7 @@
 
 use super::tshark::{FIELDS, columns, shown, tshark};
 use gradbox_protocol::envelope::Envelope;
+use gradbox_protocol::header::GROUP_RANK;
 use gradbox_protocol::status::StatusBody;
 use gradbox_protocol::{Header, Kind};
 use gradbox_tests::golden::{ENVELOPES, GROUPS, read};
@@ -107,6 +108,25 @@ fn a_status_and_an_error_are_shown_with_their_bodies() {
         assert!(words.contains(&format!("Code: {code}")), "{code}");
     }
     assert!(words.contains("Rank: 255 (all ranks)"));
+}
+
+#[test]
+fn a_result_for_all_ranks_answers_the_push_that_it_was_made_of() {
+    let lab = Lab::loopback();
+    for (file, ..) in GROUPS {
+        let (path, packets) = golden(&lab, &[file]);
+        let rows = columns(&path, &["gradbox.answer_to"]);
+        let mut checked = 0;
+        for (row, packet) in rows.iter().zip(&packets) {
+            let Some(result) = header(packet).filter(|h| h.rank == GROUP_RANK) else { continue };
+            let number: usize = row[0].parse().expect("a number of a packet");
+            let push = header(&packets[number - 1]).unwrap();
+            assert_eq!((push.kind(), push.rank), (Some(Kind::Push), 0));
+            assert_eq!((push.chunk, push.round), (result.chunk, result.round));
+            checked += 1;
+        }
+        assert!(checked > 0, "{file}");
+    }
 }
 
 #[test]

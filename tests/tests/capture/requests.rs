@@ -3,11 +3,12 @@
 use super::capture;
 use gradbox_tests::lab::Lab;
 use gradbox_tests::lab::appliance::{Setup, TheBox};
-use gradbox_tests::lab::process::Process;
+use gradbox_tests::lab::job::Job;
+use gradbox_tests::lab::process::{Process, until};
 use nix::sys::signal::Signal;
 use pcap_file::pcap::PcapReader;
 use std::fs::File;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 #[track_caller]
 fn refused(the_box: &TheBox<'_>, path: &str, status: u16, word: &str) {
@@ -16,26 +17,22 @@ fn refused(the_box: &TheBox<'_>, path: &str, status: u16, word: &str) {
     assert!(body.contains(&format!("\"error\":\"{word}\"")), "{body}");
 }
 
-/// Whether the file is a complete pcap.
-fn is_complete(path: &std::path::Path) -> bool {
+/// Packets of a file, which must be complete.
+fn packets(path: &Path) -> usize {
     let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
+    let mut packets = 0;
     while let Some(packet) = reader.next_packet() {
         assert!(packet.is_ok());
+        packets += 1;
     }
-    true
+    packets
 }
 
 /// Begins a capture of a box whose last one has just ended in whatever way.
 fn begins_soon(lab: &Lab, the_box: &TheBox<'_>, name: &str, args: &[&str]) -> Process {
-    let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(5) {
-        let metrics = the_box.request("GET", "/metrics", "").1;
-        if metrics.contains("gradbox_capture_on 0") {
-            return capture(lab, the_box, &lab.file(name), args);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("the box still captures for a reader that is gone");
+    let is_off = || the_box.request("GET", "/metrics", "").1.contains("gradbox_capture_on 0");
+    assert!(until(is_off), "the box still captures for a reader that is gone");
+    capture(lab, the_box, &lab.file(name), args)
 }
 
 #[test]
@@ -48,14 +45,25 @@ fn one_capture_at_a_time_whose_end_is_noticed() {
 
     first.signal(Signal::SIGINT);
     assert!(first.succeed().out.starts_with("0 packets, 0 bytes, 0 missed: "));
-    assert!(is_complete(&lab.file("1.pcap")));
+    assert_eq!(packets(&lab.file("1.pcap")), 0);
 
     let second = begins_soon(&lab, &the_box, "2.pcap", &[]);
     second.signal(Signal::SIGKILL);
     assert!(!second.end().status.success());
     let third = begins_soon(&lab, &the_box, "3.pcap", &["--seconds", "0.2"]);
-    assert!(third.succeed().status.success() && is_complete(&lab.file("3.pcap")));
+    assert!(third.succeed().status.success());
     assert!(the_box.stop(Signal::SIGTERM).status.success());
+}
+
+#[test]
+fn a_capture_ends_with_the_last_packet_that_was_asked_for() {
+    let lab = Lab::loopback();
+    let the_box = TheBox::start(&lab, &Setup::UDP);
+    let path = lab.file("k.pcap");
+    let capture = capture(&lab, &the_box, &path, &["--packets", "10"]);
+    assert!(!Job::made("job", 2, "f32", &[20_000]).start(&lab, &the_box).exact().is_empty());
+    assert!(capture.succeed().out.starts_with("10 packets, "));
+    assert_eq!(packets(&path), 10);
 }
 
 #[test]
