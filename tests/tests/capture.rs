@@ -15,9 +15,14 @@ use gradbox_tests::lab::process::{Process, until};
 use gradbox_tests::lab::{Lab, gradbox};
 use std::path::Path;
 
-/// A `gradbox capture` that has begun.
+/// A `gradbox capture` on the box's host that has begun.
 fn capture(lab: &Lab, the_box: &TheBox<'_>, out: &Path, args: &[&str]) -> Process {
-    let mut command = lab.command("box", &gradbox());
+    capture_from("box", lab, the_box, out, args)
+}
+
+/// The same on any host.
+fn capture_from(host: &str, lab: &Lab, the_box: &TheBox<'_>, out: &Path, args: &[&str]) -> Process {
+    let mut command = lab.command(host, &gradbox());
     command.args(["capture", "--box", &the_box.control, "--out"]).arg(out).args(args);
     let dir = out.parent().expect("a file of the lab");
     let name = out.file_name().expect("a file's name").to_string_lossy().into_owned();

@@ -1,10 +1,10 @@
 //! Who gets a capture, and how it ends.
 
-use super::capture;
-use gradbox_tests::lab::Lab;
+use super::{capture, capture_from};
 use gradbox_tests::lab::appliance::{Setup, TheBox};
 use gradbox_tests::lab::job::Job;
 use gradbox_tests::lab::process::{Process, until};
+use gradbox_tests::lab::{Lab, Shape};
 use nix::sys::signal::Signal;
 use pcap_file::pcap::PcapReader;
 use std::fs::File;
@@ -64,6 +64,20 @@ fn a_capture_ends_with_the_last_packet_that_was_asked_for() {
     assert!(!Job::made("job", 2, "f32", &[20_000]).start(&lab, &the_box).exact().is_empty());
     assert!(capture.succeed().out.starts_with("10 packets, "));
     assert_eq!(packets(&path), 10);
+}
+
+#[test]
+fn a_reader_whose_host_vanishes_loses_its_capture_and_knows_it() {
+    let Some(lab) = Lab::new(Shape { workers: 1, queues: 1, mtu: 1500 }) else { return };
+    let the_box = TheBox::start(&lab, &Setup::UDP);
+    let path = lab.file("gone.pcap");
+    let reader = capture_from("w0", &lab, &the_box, &path, &[]);
+    assert_eq!(lab.output("sw", "ip", &["link", "set", "w0", "down"]), "");
+    let ended = reader.end();
+    assert!(!ended.status.success() && ended.err.contains("has said nothing for"), "{ended:#?}");
+    assert_eq!(packets(&path), 0);
+    let next = begins_soon(&lab, &the_box, "next.pcap", &["--seconds", "0.2"]);
+    assert!(next.succeed().status.success());
 }
 
 #[test]
