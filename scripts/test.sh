@@ -209,7 +209,7 @@ command -v cargo >/dev/null || PATH=$HOME/.cargo/bin:$PATH
 target=${CARGO_TARGET_DIR:-$top/target}
 host=$(uname -m)-unknown-linux-gnu
 
-step packages 'system packages' install_packages
+step packages 'system packages' install_packages tshark
 step rust 'toolchain' check_rust
 step locks 'lock files are up to date' check_locks
 step format 'cargo fmt' check_format

@@ -2,6 +2,7 @@
 
 mod all_reduce;
 mod bench;
+mod capture;
 mod host;
 mod report;
 mod run;
@@ -26,6 +27,8 @@ enum Command {
     AllReduce(all_reduce::AllReduce),
     /// Show what a running box is doing, and whom it is waiting for.
     Status(status::ShowStatus),
+    /// Write the packets of a running box to a file for Wireshark.
+    Capture(capture::RunCapture),
     /// Measure how fast the box is here, beside what the machine allows and what others do.
     Bench(bench::RunBench),
     /// Look whether the box can run on this machine, set it so, and put it back.
@@ -43,6 +46,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
         Command::Run(args) => run::run(&args),
         Command::AllReduce(args) => all_reduce::run(args),
         Command::Status(args) => status::run(&args),
+        Command::Capture(args) => capture::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Host(args) => return host::run(&args),
         Command::Report(args) => report::run(&args),

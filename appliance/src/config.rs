@@ -84,7 +84,7 @@ pub struct DataConfig {
     pub mtu: u16,
     /// Payload bytes of a full chunk, from the MTU.
     pub chunk_bytes: u16,
-    /// Bytes of one frame, from the MTU: 2048 or 4096.
+    /// Bytes of one frame, 2048 or 4096: at least what the MTU needs.
     pub frame_bytes: u32,
     /// Frames of each core.
     pub frames: u64,

@@ -8,6 +8,7 @@
 //! | `GET /v1/box` | 200 [`BoxInfo`] |
 //! | `GET /v1/status` | 200 [`Status`] |
 //! | `GET /metrics` | 200, OpenMetrics text |
+//! | `GET /v1/capture` | 200, a stream of [records](crate::capture::record) |
 //! | `POST /v1/jobs/NAME/join` | 200 [`Joined`], or 202 [`Waiting`]: ask again |
 //! | `POST /v1/jobs/NAME/leave` | 200 `{}` |
 //!
@@ -20,6 +21,7 @@
 //! [`Refusal`]: gradbox_protocol::control::Refusal
 #![forbid(unsafe_code)]
 
+mod capture;
 mod cookies;
 mod http;
 mod metrics;
@@ -34,23 +36,28 @@ pub use sources::{OpenSources, Sources, SourcesError};
 
 use crate::config::Config;
 use crate::dataplane::handle::CoreHandle;
+use axum::serve::ListenerExt;
 use cookies::Cookies;
 use gradbox_protocol::control::BoxInfo;
 use http::Shared;
 use plane::Plane;
+use socket2::SockRef;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// Time between two looks at clock and cores.
 const TICK: Duration = Duration::from_millis(50);
 
 /// The same while a removed job's frames are waited for: the next generation waits with them.
 const TICK_REMOVING: Duration = Duration::from_millis(5);
+
+/// A peer that acknowledges nothing for so long has vanished; a capture that it had ends.
+const VANISHED: Duration = Duration::from_secs(5);
 
 /// Time that open requests have to end when the box stops.
 const LINGER: Duration = Duration::from_millis(500);
@@ -167,7 +174,11 @@ async fn serve_until(
     plane: Shared,
     stopped: oneshot::Receiver<()>,
 ) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?.tap_io(|stream| {
+        if let Err(error) = SockRef::from(&*stream).set_tcp_user_timeout(Some(VANISHED)) {
+            warn!(%error, "a peer that vanishes will be noticed late (TCP_USER_TIMEOUT)");
+        }
+    });
     let (quit, quitting) = oneshot::channel::<()>();
     let server = axum::serve(listener, http::router(plane.clone()))
         .with_graceful_shutdown(async {
@@ -191,6 +202,7 @@ async fn serve_until(
         () = ticks => {}
         _ = stopped => {}
     }
+    plane.lock().captures.stop();
     drop(quit);
     // A connection that is kept open does not keep the box.
     tokio::time::timeout(LINGER, server).await.unwrap_or(Ok(()))

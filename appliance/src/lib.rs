@@ -4,6 +4,7 @@
 //! * [`dataplane`]: cores, slots, frames and ports
 //! * [`xdp`]: the AF_XDP port and the XDP program's loader
 //! * [`config`]: the configuration file
+//! * [`capture`]: captured packets on their way to a file
 //! * [`control`]: join, leave, status, health and metrics over HTTP
 //! * [`appliance`]: all of it, started and stopped in the right order
 //! * [`model`]: tables of tensors; [`record`]: what workers write of their rounds
@@ -19,6 +20,8 @@
 pub mod appliance;
 #[cfg(feature = "box")]
 pub mod bench;
+#[cfg(feature = "box")]
+pub mod capture;
 #[cfg(feature = "box")]
 pub mod cli;
 #[cfg(feature = "box")]

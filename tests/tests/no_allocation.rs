@@ -2,7 +2,9 @@
 
 use gradbox::dataplane::counters::{Counter, Counters};
 use gradbox::dataplane::frame::{ORIGIN, Packet};
+use gradbox::dataplane::handle::Command;
 use gradbox::dataplane::pool::Pool;
+use gradbox::dataplane::tap::{Copies, Tap, Wanted};
 use gradbox::dataplane::udp::Sender;
 use gradbox::dataplane::umem::Umem;
 use gradbox_protocol::envelope::{Link, write};
@@ -10,6 +12,8 @@ use gradbox_protocol::{DType, Flags, Kind, Op};
 use gradbox_tests::packets::header;
 use gradbox_tests::simulation::{SimBox, SimJob};
 use std::net::{SocketAddr, UdpSocket};
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
 /// Everything that workers, honest and others, send in one round.
 fn packets(job: &SimJob, world: u8, round: u32) -> Vec<Vec<u8>> {
@@ -50,8 +54,26 @@ fn a_step_of_a_job_with_a_group_allocates_nothing() {
     check(&job().with_group(false));
 }
 
-fn check(job: &SimJob) {
+#[test]
+fn a_step_that_is_captured_allocates_nothing() {
+    let copies = Arc::new(Copies::new(Wanted::All, 2048));
     let mut the_box = SimBox::new(1, 4096, 2048, 512);
+    let tap = Box::new(Tap::new(copies.clone(), NonZeroU32::MIN));
+    the_box.cores[0].handle.send(Command::Tap(tap)).unwrap();
+    check_in(&mut the_box, &job());
+    assert!(the_box.counter(Counter::CaptureMissed) > 0, "the slow way was taken, too");
+    let mut read = 0;
+    while copies.take(|copied| assert!(!copied.bytes().is_empty())).is_some() {
+        read += 1;
+    }
+    assert_eq!(read, the_box.counter(Counter::Captured));
+}
+
+fn check(job: &SimJob) {
+    check_in(&mut SimBox::new(1, 4096, 2048, 512), job);
+}
+
+fn check_in(the_box: &mut SimBox, job: &SimJob) {
     the_box.add(&job.plan);
     let mut measured = 0;
     for round in 0..3 {

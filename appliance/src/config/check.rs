@@ -63,7 +63,8 @@ fn data(source: &Source<'_>, data: Spanned<Data>) -> Checked<DataConfig> {
     let mut d = data.into_inner();
     let port = port(source, section.clone(), &mut d)?;
     let queues = within(source, d.queues.clone(), "data.queues", 1, 1..=MAX_QUEUES)?;
-    let (mtu, chunk_bytes, frame_bytes) = mtu(source, d.mtu.clone())?;
+    let (mtu, chunk_bytes, least) = mtu(source, d.mtu.clone())?;
+    let frame_bytes = frame_bytes(source, d.frame_bytes.clone(), mtu, least)?;
     let rings = rings(source, &d)?;
     let huge_pages = plain(d.huge_pages.clone(), false);
     let frames = frames(source, section, &d, frame_bytes, &rings, huge_pages)?;
@@ -185,7 +186,18 @@ fn cpus(
     Ok(taken)
 }
 
-/// MTU, payload bytes of a full chunk, and bytes of a frame.
+/// Bytes of a frame: the least that hold the MTU, or more where the file says so.
+fn frame_bytes(source: &Source<'_>, field: Field<u32>, mtu: u16, least: u32) -> Checked<u32> {
+    let Some(field) = field else { return Ok(least) };
+    let bytes = *field.get_ref();
+    if ROOM.iter().any(|&(_, frame)| frame == bytes) && bytes >= least {
+        return Ok(bytes);
+    }
+    let reason = format!("{bytes}: use {least} or more for mtu = {mtu}; there are 2048 and 4096");
+    Err(source.refuse(field.span(), "data.frame_bytes", &reason))
+}
+
+/// MTU, payload bytes of a full chunk, and bytes of the smallest frame for them.
 fn mtu(source: &Source<'_>, field: Field<u16>) -> Checked<(u16, u16, u32)> {
     const KEY: &str = "data.mtu";
     let span = field.as_ref().map_or(0..0, Spanned::span);

@@ -43,6 +43,7 @@ pub(super) struct Data {
     pub(super) cpus: Field<Vec<Spanned<usize>>>,
     pub(super) mtu: Field<u16>,
     pub(super) frames: Field<u64>,
+    pub(super) frame_bytes: Field<u32>,
     pub(super) memory_mib: Field<u64>,
     pub(super) fill_ring: Field<u32>,
     pub(super) rx_ring: Field<u32>,

@@ -1,13 +1,14 @@
 //! The paths: thin handlers around [`Plane`].
 
+use super::capture::Asked;
 use super::metrics;
 use super::plane::Plane;
 use super::refused::{MAX_BODY, Refused};
 use super::registry::Answer;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection};
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::{StatusCode, header};
+use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -45,6 +46,7 @@ pub(super) fn router(plane: Shared) -> Router {
         .route("/v1/box", get(the_box))
         .route("/v1/status", get(status))
         .route("/metrics", get(metrics))
+        .route("/v1/capture", get(capture))
         .route("/v1/jobs/{name}/join", post(join))
         .route("/v1/jobs/{name}/leave", post(leave))
         .fallback(unknown_path)
@@ -125,6 +127,34 @@ async fn leave(
     let name = job_name(name)?;
     plane.lock().leave(&name, &parse(body)?)?;
     Ok(Json(json!({})))
+}
+
+async fn capture(
+    State(plane): State<Shared>,
+    headers: HeaderMap,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, Refused> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = bearer.and_then(|value| value.strip_prefix("Bearer "));
+    let (capture, guard) = {
+        let mut locked = plane.lock();
+        let locked = &mut *locked;
+        // Gradients are for those who may join.
+        locked.registry.check_token(token)?;
+        locked.healthy()?;
+        let Query(asked) =
+            query.map_err(|rejection| Refused::BadQuery { reason: rejection.body_text() })?;
+        let capture = locked.captures.begin(&mut locked.cores, &locked.registry, asked)?;
+        let guard = capture.guard(plane.clone());
+        (capture, guard)
+    };
+    // What comes from now on is captured.
+    if !cores_know(&plane).await {
+        let reason = "a core has not begun to copy packets in time".to_owned();
+        return Err(Refused::NotServed { reason });
+    }
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], capture.into_body(guard))
+        .into_response())
 }
 
 async fn unknown_path(request: Request) -> Refused {

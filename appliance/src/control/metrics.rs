@@ -25,6 +25,7 @@ const BUCKETS_US: [u64; 16] = [
 struct Snapshot {
     status: Status,
     cores: Vec<Core>,
+    capturing: bool,
     /// Verdicts of the source filter.
     filter: Vec<(&'static str, u64)>,
 }
@@ -80,8 +81,9 @@ pub(super) fn render(plane: &mut Plane) -> Result<String, fmt::Error> {
         tracing::warn!(%error, "the source filter's counters cannot be read");
         Vec::new()
     });
+    let capturing = plane.captures.is_on();
     let mut registry = Registry::with_prefix("gradbox");
-    registry.register_collector(Box::new(Snapshot { status, cores, filter }));
+    registry.register_collector(Box::new(Snapshot { status, cores, capturing, filter }));
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -115,6 +117,8 @@ impl Snapshot {
             .encode_info(&labels)?;
         gauge(e, "uptime_seconds", "Seconds since the box became ready.")?
             .encode_gauge(&self.status.uptime_s)?;
+        gauge(e, "capture_on", "1 while packets are captured.")?
+            .encode_gauge(&u64::from(self.capturing))?;
         gauge(e, "jobs", "Jobs, forming ones included.")?
             .encode_gauge(&(self.status.jobs.len() as u64))?;
         if self.filter.is_empty() {

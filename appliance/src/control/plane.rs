@@ -1,5 +1,6 @@
 //! The registry joined to the world: cores, allow-list, clock and random numbers.
 
+use super::capture::Captures;
 use super::cookies::Cookies;
 use super::refused::Refused;
 use super::registry::{Action, Answer, Registry, Secrets, Settings};
@@ -38,6 +39,7 @@ pub(super) struct Plane {
     pub(super) registry: Registry,
     pub(super) cores: Vec<CoreSide>,
     pub(super) sources: Box<dyn Sources + Send>,
+    pub(super) captures: Captures,
     progress: HashMap<u16, Vec<Arc<Progress>>>,
     cookies: Cookies,
     started: Instant,
@@ -65,6 +67,7 @@ impl Plane {
             registry: Registry::new(settings),
             cores: cores.into_iter().map(side).collect(),
             sources,
+            captures: Captures::default(),
             progress: HashMap::new(),
             cookies,
             started: Instant::now(),
@@ -153,6 +156,7 @@ impl Plane {
                         core.spare = core.report.replace(report);
                         core.asked = false;
                     }
+                    Event::Untapped(tap) => drop(tap),
                 }
             }
         }
@@ -172,6 +176,7 @@ impl Plane {
         loop {
             let actions = self.registry.take_actions();
             if actions.is_empty() {
+                self.captures.follow(&self.registry);
                 return result;
             }
             for action in actions {
@@ -252,7 +257,8 @@ impl Plane {
 }
 
 impl CoreSide {
-    fn send(&mut self, command: Command) {
+    /// Gives the core a command; where its queue is full, the box is not healthy any more.
+    pub(super) fn send(&mut self, command: Command) {
         if let Err(error) = self.handle.send(command)
             && !std::mem::replace(&mut self.stuck, true)
         {

@@ -90,6 +90,12 @@ pub enum Refused {
     Random(std::io::Error),
     #[error("the cores cannot serve this job: {reason}")]
     NotServed { reason: String },
+    #[error("{reason}; there are sample, job and bytes")]
+    BadQuery { reason: String },
+    #[error(
+        "another capture is on, and the box makes one at a time: end it, or wait until it has ended"
+    )]
+    CaptureRunning,
     #[error("there is no job {job}: it was never joined, or has ended")]
     UnknownJob { job: String },
     #[error("rank {rank} of job {job} did not join as this instance: leave as the one that joined")]
@@ -97,7 +103,7 @@ pub enum Refused {
 }
 
 /// For messages about paths.
-const PATHS: &str = "GET /v1/health, /v1/box, /v1/status, /metrics and POST \
+const PATHS: &str = "GET /v1/health, /v1/box, /v1/status, /v1/capture, /metrics and POST \
                      /v1/jobs/NAME/join, /v1/jobs/NAME/leave";
 
 impl Refused {
@@ -114,9 +120,11 @@ impl Refused {
             | Self::Mismatch { .. }
             | Self::MixedFamilies { .. }
             | Self::Moved { .. }
+            | Self::CaptureRunning
             | Self::NotMember { .. } => 409,
             Self::BodyTooLarge => 413,
             Self::BadBody { .. }
+            | Self::BadQuery { .. }
             | Self::BadWorld { .. }
             | Self::BadRank { .. }
             | Self::BadInstance { .. }
@@ -143,6 +151,8 @@ impl Refused {
             Self::NotJson { .. } => "not_json",
             Self::BadBody { .. } => "bad_body",
             Self::BadName { .. } => "bad_name",
+            Self::BadQuery { .. } => "bad_query",
+            Self::CaptureRunning => "capture_running",
             Self::BadToken { .. } => "bad_token",
             Self::BadWorld { .. } => "bad_world",
             Self::BadRank { .. } => "bad_rank",
@@ -198,12 +208,7 @@ pub(super) fn check_join(
     addresses: &[IpAddr],
 ) -> Result<(), Refused> {
     check_name(name)?;
-    if let Some(token) = token {
-        let given = r.token.as_deref();
-        if !given.is_some_and(|given| same(given.as_bytes(), token.as_bytes())) {
-            return Err(Refused::BadToken { given: given.is_some() });
-        }
-    }
+    check_token(r.token.as_deref(), token)?;
     if r.world == 0 || usize::from(r.world) > MAX_WORLD {
         return Err(Refused::BadWorld { world: r.world });
     }
@@ -223,6 +228,15 @@ pub(super) fn check_join(
         return Err(Refused::AddressFamily { address, has: addresses.to_vec() });
     }
     Ok(())
+}
+
+/// Refuses whoever does not bring the box's token, where it has one.
+pub(super) fn check_token(given: Option<&str>, token: Option<&str>) -> Result<(), Refused> {
+    match (given, token) {
+        (_, None) => Ok(()),
+        (Some(given), Some(token)) if same(given.as_bytes(), token.as_bytes()) => Ok(()),
+        _ => Err(Refused::BadToken { given: given.is_some() }),
+    }
 }
 
 /// Refuses a job that wants a group where the box has none for its address.

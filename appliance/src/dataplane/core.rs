@@ -14,6 +14,7 @@ use super::plan::MAX_JOBS;
 use super::pool::Pool;
 use super::port::{BATCH, Port};
 use super::steer::Steering;
+use super::tap::Tap;
 use super::umem::Umem;
 use gradbox_protocol::envelope::{Envelope, LONGEST};
 use gradbox_protocol::{ErrorCode, HEADER_LEN, Header, Kind};
@@ -43,6 +44,8 @@ pub struct Core {
     report: Report,
     steering: Steering,
     link: CoreLink,
+    /// There is one while a capture is on.
+    tap: Option<Box<Tap>>,
     full_checksum: bool,
     busy_ns: u64,
     steps: u32,
@@ -84,6 +87,7 @@ impl Core {
             report: Report::new(),
             steering,
             link,
+            tap: None,
             full_checksum,
             busy_ns: 0,
             steps: 0,
@@ -160,6 +164,9 @@ impl Core {
         if !self.stranded.is_empty() {
             self.steer_stranded(umem);
         }
+        if let Some(tap) = &mut self.tap {
+            tap.received(umem, &inbox, &mut self.counters);
+        }
         for packet in inbox.iter().take(AHEAD) {
             fetch_header(umem, packet.frame.index(), usize::from(packet.start));
         }
@@ -178,7 +185,13 @@ impl Core {
         self.inbox = inbox;
         worked += self.parcels(umem);
         self.settle(umem);
+        if let Some(tap) = &mut self.tap {
+            tap.leaving(umem, &self.outbox, &mut self.counters);
+        }
         port.transmit(&mut self.pool, &mut self.outbox, &mut self.counters);
+        if let Some(tap) = &mut self.tap {
+            tap.left(self.outbox.len());
+        }
         self.steps = self.steps.wrapping_add(1);
         if worked == 0 || self.steps.is_multiple_of(COMMANDS_EVERY) {
             worked += self.commands(port);

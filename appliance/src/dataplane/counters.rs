@@ -68,6 +68,8 @@ counters! {
     FaultReordered = "fault_reordered": "Packets that the fault injector delayed past later ones.",
     TxRingFull = "tx_ring_full": "Times that packets had to wait for the TX ring, or for a full socket; none was lost.",
     TxLate = "tx_late": "Datagrams that the kernel refused to send by a socket, for want of a route, say: lost like on the wire, and fetched again by the worker.",
+    Captured = "captured": "Packets copied for a capture.",
+    CaptureMissed = "capture_missed": "Packets that a capture missed: its reader was too slow.",
     FillShort = "fill_short": "Times that the fill ring could not be kept full for want of frames.",
 }
 

@@ -3,6 +3,7 @@
 
 use super::counters::Shown;
 use super::job::JobTable;
+use super::tap::Tap;
 use crossbeam_queue::ArrayQueue;
 use hdrhistogram::Histogram;
 use std::sync::Arc;
@@ -30,6 +31,10 @@ pub enum Command {
     },
     /// Fill in the report and hand it back.
     Report(Box<Report>),
+    /// Copy packets from now on.
+    Tap(Box<Tap>),
+    /// Copy no more, and hand the tap back.
+    Untap,
 }
 
 /// From a core to the control plane.
@@ -39,6 +44,8 @@ pub enum Event {
     Removed(Box<JobTable>),
     /// The report that was asked for.
     Report(Box<Report>),
+    /// A tap that copies no more, to be dropped where time does not matter.
+    Untapped(Box<Tap>),
 }
 
 /// What is too large to be shown after every step.

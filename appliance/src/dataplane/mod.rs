@@ -7,6 +7,7 @@
 //! * [`core`]: the worker: one `step()` takes a batch from the port and answers it
 //! * [`answer`]: RESULT, STATUS, ERROR and PONG made of received packets
 //! * [`steer`]: packets that came to the wrong queue
+//! * [`tap`]: copies of packets for somebody who reads along
 //! * [`counters`], [`handle`]: what the rest of the box sees and says
 
 pub mod answer;
@@ -24,5 +25,6 @@ pub mod port;
 pub mod ring;
 pub mod ring_set;
 pub mod steer;
+pub mod tap;
 pub mod udp;
 pub mod umem;

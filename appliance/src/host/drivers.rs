@@ -1,5 +1,10 @@
 //! What is particular to drivers: the one table of it.
 
+use crate::dataplane::frame::ORIGIN;
+
+/// An Ethernet header and one VLAN tag.
+pub const LINK_BYTES: u32 = 18;
+
 /// What to know of a driver. Bytes are those of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Driver {
@@ -17,6 +22,9 @@ pub struct Driver {
     pub zero_copy_since: Option<(u32, u32)>,
     /// What goes wrong with zero-copy before that.
     pub zero_copy_before: &'static str,
+    /// Zero-copy fills whole multiples of so many bytes of a frame: what SRRCTL.BSIZEPKT counts in
+    /// (igb and igc; ixgbe limits the length of packets otherwise).
+    pub buffer_unit: u32,
     /// What lets queues be changed that are busy.
     pub when_busy: Option<&'static str>,
     /// What a person should know.
@@ -32,6 +40,7 @@ const PLAIN: Driver = Driver {
     queues_for_xdp: 1,
     zero_copy_since: None,
     zero_copy_before: "",
+    buffer_unit: 1,
     when_busy: None,
     hint: "not known here; look for \"XDP\" in its documentation",
 };
@@ -69,12 +78,14 @@ const DRIVERS: [Driver; 10] = [
         zero_copy_since: Some((7, 0)),
         zero_copy_before: "zero-copy binds from Linux 6.14 on, and reception stops for good once \
                            the fill ring ran empty",
+        buffer_unit: 1024,
         hint: "zero-copy from Linux 7.0 on; attaching resets the link: the box waits for the carrier",
         ..PLAIN
     },
     Driver {
         name: "igc",
         resets_link: true,
+        buffer_unit: 1024,
         hint: "zero-copy; attaching resets the link: the box waits for the carrier",
         ..PLAIN
     },
@@ -106,8 +117,30 @@ const DRIVERS: [Driver; 10] = [
     },
 ];
 
+impl Driver {
+    /// Bytes of a packet, with its Ethernet header, that fit one frame of `frame_bytes` in
+    /// zero-copy mode. Longer ones come in pieces, which nobody puts together.
+    #[must_use]
+    pub const fn zero_copy_room(&self, frame_bytes: u32) -> u32 {
+        let room = frame_bytes.saturating_sub(ORIGIN as u32);
+        room / self.buffer_unit * self.buffer_unit
+    }
+}
+
 /// What to know of the driver of that name; nothing particular where it is not in the table.
 #[must_use]
 pub fn driver(name: &str) -> Driver {
     DRIVERS.into_iter().find(|driver| driver.name == name).unwrap_or(PLAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn igb_fills_whole_kib_of_a_frame() {
+        assert_eq!(driver("igb").zero_copy_room(2048), 1024);
+        assert_eq!(driver("igb").zero_copy_room(4096), 3072);
+        assert_eq!(driver("ice").zero_copy_room(2048), 2048 - 310);
+    }
 }

@@ -29,7 +29,7 @@ pub use apply::{Applied, Applying, apply};
 pub use change::{Change, Queues};
 pub use check::check;
 pub use cpu_list::CpuList;
-pub use drivers::{Driver, driver};
+pub use drivers::{Driver, LINK_BYTES, driver};
 pub use error::HostError;
 pub use finding::{Area, Counts, Finding, Severity};
 pub use machine::{HugePages, Kernel, Machine};

@@ -2,10 +2,26 @@
 
 use super::Registry;
 use super::job::{Job, Joiner};
+use crate::control::refused::{Refused, check_token};
 use gradbox_protocol::control::{JobStatus, RankStatus};
 use std::time::Duration;
 
 impl Registry {
+    /// Id of the running generation of a job, where there is one.
+    #[must_use]
+    pub fn id_of(&self, name: &str) -> Option<u16> {
+        self.jobs.get(name)?.current.as_ref().map(|current| current.plan.id)
+    }
+
+    /// Whether a request may see what is private to the workers: it must bring the box's token,
+    /// where there is one.
+    ///
+    /// # Errors
+    /// Where it brings none, or another one.
+    pub fn check_token(&self, given: Option<&str>) -> Result<(), Refused> {
+        check_token(given, self.settings.token.as_deref())
+    }
+
     /// Its jobs, by name. `progress` tells, for a job id and a rank, the chunks pushed and the
     /// chunks for which that rank was the last.
     pub fn jobs(

@@ -45,6 +45,18 @@ impl Core {
                     self.show(port);
                     self.event(Event::Report(report));
                 }
+                Command::Tap(mut tap) => {
+                    // Answers that wait already belong to packets from before the capture.
+                    tap.left(self.outbox.len());
+                    if let Some(old) = self.tap.replace(tap) {
+                        self.event(Event::Untapped(old));
+                    }
+                }
+                Command::Untap => {
+                    if let Some(tap) = self.tap.take() {
+                        self.event(Event::Untapped(tap));
+                    }
+                }
             }
         }
         done

@@ -2,7 +2,7 @@
 
 use super::{Card, Host};
 use crate::config::{Attach, XdpMode};
-use crate::host::{Area, Finding, HostError, Kernel, Severity};
+use crate::host::{Area, Finding, HostError, Kernel, LINK_BYTES, Severity};
 
 const AREA: Area = Area::Driver;
 
@@ -10,6 +10,7 @@ pub(super) fn check(host: &Host<'_>, card: &Card<'_>) -> Result<Vec<Finding>, Ho
     let mut found = vec![name(card)];
     found.extend(xdp(card));
     found.push(zero_copy(card, &host.machine.kernel()?));
+    found.extend(frame(host, card));
     if card.known.resets_link {
         found.push(Finding::new(
             (Severity::Note, AREA),
@@ -93,6 +94,28 @@ fn zero_copy(card: &Card<'_>, kernel: &Kernel) -> Finding {
         }
         (_, true, None) => Finding::good(AREA, thing, says, needed),
     }
+}
+
+/// Whether a packet fits what zero-copy fills of a frame.
+fn frame(host: &Host<'_>, card: &Card<'_>) -> Option<Finding> {
+    let zero_copy = card.xdp.mode != XdpMode::Copy && card.features.zero_copy;
+    let (room, needed) =
+        (card.known.zero_copy_room(host.needs.frame_bytes), host.needs.mtu + LINK_BYTES);
+    let thing = format!("frame for zero-copy of {}", card.name());
+    let found = format!("{room} bytes of {} are filled", host.needs.frame_bytes);
+    let needed_words = format!("{needed} bytes for MTU {} and Ethernet", host.needs.mtu);
+    if !zero_copy {
+        return None;
+    }
+    if room >= needed {
+        return Some(Finding::good(AREA, thing, found, needed_words));
+    }
+    let why = "the driver fills whole multiples of its buffer size, so longer packets come in \
+               pieces and are lost; in the configuration:";
+    Some(
+        Finding::new((Severity::Fault, AREA), thing, found, needed_words, why)
+            .command("frame_bytes = 4096"),
+    )
 }
 
 fn program(card: &Card<'_>) -> Result<Finding, HostError> {
