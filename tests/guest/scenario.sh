@@ -90,8 +90,8 @@ memory_mib = 64
 frame_bytes = $frame_bytes
 fill_ring = 1024
 rx_ring = 1024
-tx_ring = 512
-completion_ring = 1024
+tx_ring = 2048
+completion_ring = 2048
 idle = "poll"
 TOML
   gradbox run --config /tmp/box.toml >/tmp/box.log 2>&1 &
@@ -137,7 +137,7 @@ all_reduce() {
 watch() {
   local mode=$1
   shift
-  guest-probe watch --pid $box --rings 1024,1024,512,1024 --frame-bytes $frame_bytes --mode "$mode" "$@" \
+  guest-probe watch --pid $box --rings 1024,1024,2048,2048 --frame-bytes $frame_bytes --mode "$mode" "$@" \
     >/tmp/probe.log 2>&1 &
   probe=$!
   sleep 1
@@ -147,7 +147,8 @@ watch() {
 watched_run() {
   start_box "$1" "$2" || { bad "the box does not start in mode $1" /tmp/box.log && return; }
   expect "$1, $2 queue(s): the box says so" "^READY xdp mode $1" /tmp/box.log
-  watch "$1" --results $((2 * rounds * chunks))
+  # With two queues half of the packets come in on the wrong one, and are copied to their owner.
+  watch "$1" --results $((2 * rounds * chunks / $2))
   all_reduce "$1, $2 queue(s)" "watched$1" $rounds
   stop_box || bad "the box ends badly" /tmp/box.log
   if wait $probe; then
@@ -162,7 +163,7 @@ answers left at the addresses that their packets came in at, and came back by th
 # dry_run QUEUES: the first fill ring runs dry, for the box is stopped while packets come, and goes on later.
 dry_run() {
   start_box zerocopy "$1" || { bad "the box does not start" /tmp/box.log && return; }
-  watch zerocopy --results $((2 * rounds * chunks)) --runs-dry
+  watch zerocopy --results $((2 * rounds * chunks / $1)) --runs-dry
   # The second worker's delay keeps the job alive, and its addresses allowed, for long enough.
   worker 0 dry $rounds &
   local first=$! status=0
