@@ -2,6 +2,7 @@
 
 mod all_reduce;
 mod bench;
+mod notify;
 mod report;
 mod run;
 mod status;
