@@ -1,12 +1,19 @@
 //! The box as a service on a machine of its own: what it may do once it serves.
 //!
-//! Needs root for network namespaces; without it the test says so and passes.
+//! Needs root for network namespaces; without it the tests say so and pass.
 
 use gradbox_tests::lab::appliance::{Setup, TheBox};
 use gradbox_tests::lab::job::Job;
-use gradbox_tests::lab::{Lab, Shape};
+use gradbox_tests::lab::process::{DEADLINE, Process};
+use gradbox_tests::lab::{Lab, Shape, gradbox, repository};
 use nix::sys::signal::Signal;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+/// A user without any privilege.
+const NOBODY: &str = "65534";
 
 /// Fields of /proc/PID/task/TID/status that a box that serves must have, started as root.
 const NOTHING: [(&str, &str); 6] = [
@@ -59,5 +66,66 @@ fn a_box_that_serves_has_no_capability_and_needs_none() {
     threads_without_privileges(pid);
     let ended = the_box.stop(Signal::SIGTERM);
     assert!(ended.status.success(), "{ended:?}");
+    assert!(!lab.has_xdp(), "an XDP program was left");
+}
+
+/// What the unit says of `key`.
+fn of_unit(key: &str) -> String {
+    let path = repository("scripts/systemd/gradbox.service");
+    let unit = fs::read_to_string(path).expect("the unit");
+    let value = unit.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('='));
+    value.unwrap_or_else(|| panic!("no {key} in the unit")).to_owned()
+}
+
+/// Names in the way of setpriv(1): `+net_admin,+net_raw`, after all others were taken away.
+fn for_setpriv(key: &str) -> String {
+    let names = of_unit(key).to_lowercase().replace("cap_", "+").replace(' ', ",");
+    format!("-all,{names}")
+}
+
+/// What systemd would do, by setpriv(1): another user, with the capabilities of the unit.
+#[test]
+fn the_capabilities_of_the_unit_are_enough_for_an_ordinary_user() {
+    let Some(lab) = Lab::new(Shape { workers: 2, queues: 1, mtu: 1500 }) else { return };
+    let (config, program) = (lab.file("service.toml"), lab.file("gradbox"));
+    let notify = UnixDatagram::bind(lab.file("notify")).expect("a socket");
+    notify.set_read_timeout(Some(DEADLINE)).expect("a bounded wait");
+    let everybody =
+        |path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
+    fs::write(&config, Setup::XDP.toml(&lab)).expect("a configuration");
+    fs::copy(gradbox(), &program).expect("a copy that anybody can run");
+    everybody(lab.file("notify"), 0o777);
+    everybody(config.clone(), 0o644);
+    everybody(program.clone(), 0o755);
+    everybody(config.parent().expect("a directory").to_owned(), 0o755);
+
+    let mut command = lab.command("box", Path::new("setpriv"));
+    let (ambient, bounding) =
+        (for_setpriv("AmbientCapabilities"), for_setpriv("CapabilityBoundingSet"));
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--no-new-privs"]);
+    command.args(["--inh-caps", &ambient, "--ambient-caps", &ambient, "--bounding-set", &bounding]);
+    command.arg(program).args(["run", "--config"]).arg(config);
+    command.env("NOTIFY_SOCKET", lab.file("notify"));
+    let mut process = Process::start("service", &mut command, &lab.file(""));
+    process.wait_for("READY");
+    let told = || {
+        let mut bytes = [0; 64];
+        let n =
+            notify.recv(&mut bytes).unwrap_or_else(|e| panic!("the manager was told nothing: {e}"));
+        String::from_utf8_lossy(&bytes[..n]).into_owned()
+    };
+    assert_eq!(told(), "READY=1");
+
+    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).expect("a status");
+    assert!(status.contains(&format!("Uid:\t{NOBODY}\t{NOBODY}")), "{status}");
+    // The bounding set stays as the unit has it: emptying it takes a capability that is not given.
+    for (name, expected) in NOTHING.iter().filter(|(name, _)| *name != "CapBnd") {
+        assert!(status.contains(&format!("{name}:\t{expected}\n")), "{name} of\n{status}");
+    }
+    let the_box = TheBox::ready(&lab, process);
+    assert!(!Job::real("real", 2).start(&lab, &the_box).exact().is_empty());
+    let ended = the_box.stop(Signal::SIGTERM);
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(told(), "STOPPING=1");
     assert!(!lab.has_xdp(), "an XDP program was left");
 }
