@@ -2,7 +2,8 @@
 //!
 //! Start: attach the program, bind one socket per queue, show them to the program, start the
 //! cores, then the control plane. Stop: the control plane, the cores, then detach, then the
-//! sockets, then the memory; so no packet meets a thing that is half gone.
+//! sockets, then the memory; so no packet meets a thing that is half gone. None of what comes after
+//! the sockets needs a capability.
 
 mod answers;
 mod interface;
@@ -24,6 +25,7 @@ use crate::dataplane::udp::{UdpError, UdpPort};
 use crate::dataplane::umem::{Umem, UmemError};
 use crate::host;
 use crate::nic::{KernelNic, Nic, NicError};
+use crate::privileges::{self, DropError};
 use crate::xdp::program::{self, Program};
 use crate::xdp::socket::{self, Wanted, XdpPort};
 use gradbox_protocol::VERSION;
@@ -92,6 +94,9 @@ pub enum StartError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Capabilities that cannot be dropped.
+    #[error(transparent)]
+    Privileges(#[from] DropError),
     /// No event descriptors.
     #[error("cannot make event descriptors: {0}; raise the limit on open files (ulimit -n)")]
     Events(#[source] std::io::Error),
@@ -142,6 +147,15 @@ impl Sources for Program {
     }
 }
 
+/// What becomes of the capabilities of the thread that starts the box, and of the box's threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privileges {
+    /// They stay: for a process that does more than run the box.
+    Keep,
+    /// All are dropped once the sockets are bound, before any thread of the box is started.
+    Drop,
+}
+
 /// What starting the ports gave.
 struct Ports {
     cores: Vec<CoreThread>,
@@ -156,16 +170,16 @@ impl Appliance {
     /// Starts everything that `config` asks for. When it returns, the box serves.
     ///
     /// # Errors
-    /// Where something cannot be had; nothing stays behind.
-    pub fn start(config: &Config) -> Result<Self, StartError> {
+    /// Where something cannot be had, or `privileges` cannot be dropped; nothing stays behind.
+    pub fn start(config: &Config, privileges: Privileges) -> Result<Self, StartError> {
         if let Some(faults) = config.faults.filter(Faults::any) {
             warn!(?faults, "the fault injector is on: packets are lost, doubled and reordered");
         }
         let ports = match &config.data.port {
             PortConfig::Xdp { interface, mode, attach, transmit } => {
-                start_xdp(config, interface, (*mode, *attach), *transmit)?
+                start_xdp(config, interface, (*mode, *attach), *transmit, privileges)?
             }
-            PortConfig::Udp => start_udp(config)?,
+            PortConfig::Udp => start_udp(config, privileges)?,
         };
         let info = BoxInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -267,6 +281,7 @@ fn start_xdp(
     name: &str,
     (mode, attach): (XdpMode, Attach),
     transmit: Transmit,
+    privileges: Privileges,
 ) -> Result<Ports, StartError> {
     let data = &config.data;
     interface::check(name, data.mtu, data.queues)?;
@@ -329,7 +344,7 @@ fn start_xdp(
         }
     };
     let (sources, mode) = (Box::new(program), mode.name());
-    let cores = start_cores(config, bound)?;
+    let cores = start_cores(config, bound, privileges)?;
     Ok(Ports { cores, sources, addresses, port: "xdp", mode, transmit })
 }
 
@@ -348,7 +363,7 @@ fn check_room(config: &Config, interface: &str) -> Result<(), StartError> {
 }
 
 /// One set of UDP sockets per shard, and their cores.
-fn start_udp(config: &Config) -> Result<Ports, StartError> {
+fn start_udp(config: &Config, privileges: Privileges) -> Result<Ports, StartError> {
     let data = &config.data;
     let addresses = if data.addresses.is_empty() {
         vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]
@@ -363,15 +378,21 @@ fn start_udp(config: &Config) -> Result<Ports, StartError> {
         bound.push((UdpPort::new(umem, &ends)?, Pool::new(all)));
     }
     let (sources, transmit) = (Box::new(OpenSources), Transmit::Socket);
-    let cores = start_cores(config, bound)?;
+    let cores = start_cores(config, bound, privileges)?;
     Ok(Ports { cores, sources, addresses, port: "udp", mode: "udp", transmit })
 }
 
-/// A thread for each port, in order of shard.
+/// A thread for each port, in order of shard, with as many privileges as are to be kept.
 fn start_cores<P: Port + Send + 'static>(
     config: &Config,
     ports: Vec<(P, Pool)>,
+    privileges: Privileges,
 ) -> Result<Vec<CoreThread>, StartError> {
+    if privileges == Privileges::Drop {
+        let dropped = privileges::drop_all()?.join(" ");
+        let dropped = if dropped.is_empty() { "none was held" } else { &dropped };
+        info!(dropped, "the box has no capabilities any more, and can get none");
+    }
     let mut cores: Vec<CoreThread> = Vec::new();
     let steering = Steering::new(ports.len() as u16).map_err(StartError::Events)?;
     for (shard, ((port, pool), steering)) in (0u16..).zip(ports.into_iter().zip(steering)) {

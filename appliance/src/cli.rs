@@ -4,6 +4,7 @@ mod all_reduce;
 mod bench;
 mod capture;
 mod host;
+mod notify;
 mod report;
 mod run;
 mod status;

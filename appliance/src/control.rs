@@ -98,7 +98,8 @@ fn hint(source: &io::Error) -> &'static str {
         }
         io::ErrorKind::AddrNotAvailable => "no interface has that address (`ip -br address`)",
         io::ErrorKind::PermissionDenied => {
-            "use a port from 1024 up, or give the service CAP_NET_BIND_SERVICE"
+            "use a port from 1024 up, or lower net.ipv4.ip_unprivileged_port_start: the box has no \
+             capabilities any more when it binds"
         }
         _ => "use another address or port",
     }

@@ -1,7 +1,7 @@
 //! A box that a benchmark runs: the whole appliance, in this process, in a namespace.
 
 use super::network::{Namespace, NetworkError};
-use crate::appliance::{Appliance, StartError, Summary};
+use crate::appliance::{Appliance, Privileges, StartError, Summary};
 use crate::config::{Config, ConfigError};
 use crate::dataplane::counters::{Counter, Reading};
 use gradbox_protocol::control::{BoxInfo, JoinRequest, Joined};
@@ -50,7 +50,8 @@ impl RunningBox {
     /// Starts a box in `namespace` with this configuration.
     pub(super) fn start(namespace: &Namespace, config: &str) -> Result<Self, RunningError> {
         let config = Config::parse(config, Path::new("the configuration of the benchmark"))?;
-        let appliance = namespace.run_with_sysfs(|| Appliance::start(&config))??;
+        let appliance =
+            namespace.run_with_sysfs(|| Appliance::start(&config, Privileges::Keep))??;
         Ok(Self { appliance })
     }
 

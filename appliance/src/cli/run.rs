@@ -1,11 +1,14 @@
 //! `gradbox run`: the box itself.
 
-use crate::appliance::Appliance;
+use super::notify::notify;
+use crate::appliance::{Appliance, Privileges};
 use crate::config::Config;
+use crate::privileges;
 use anyhow::Context;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::mpsc;
+use std::thread;
 use tracing_subscriber::EnvFilter;
 
 /// Run the box until Ctrl-C or SIGTERM.
@@ -43,14 +46,23 @@ pub(super) fn run(args: &Run) -> anyhow::Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
+    // Capabilities are a thread's own: the one that sets the box up keeps them until it has done
+    // so, and this one, and that of the signals, which it starts, are without from the beginning.
+    let setup = thread::Builder::new()
+        .name("setup".into())
+        .spawn(move || Appliance::start(&config, Privileges::Drop))
+        .context("cannot start the thread that sets the box up")?;
+    let dropped = privileges::drop_all();
     let (stop, stopped) = mpsc::channel();
-    // Before the start, so that a signal during it is not lost.
+    // At once, so that a signal during the start is not lost.
     ctrlc::set_handler(move || {
         // Nobody listens any more when the box is stopping already.
         let _ = stop.send(());
     })
     .context("cannot handle signals")?;
-    let appliance = Appliance::start(&config)?;
+    let appliance =
+        setup.join().map_err(|_| anyhow::anyhow!("the thread that sets the box up panicked"))??;
+    dropped?;
     let info = appliance.info();
     println!(
         "READY {} mode {} transmit {} control http://{} data {} ports {}-{} mtu {}",
@@ -63,8 +75,10 @@ pub(super) fn run(args: &Run) -> anyhow::Result<()> {
         info.port_base + (info.shards - 1),
         info.mtu
     );
+    notify("READY=1")?;
     // A sender that is gone means that no signal can come: then there is nothing to wait for.
     let _ = stopped.recv();
+    let told = notify("STOPPING=1");
     print!("{}", appliance.stop());
-    Ok(())
+    told
 }

@@ -59,6 +59,12 @@ impl Process {
         fs::read_to_string(&self.err).unwrap_or_default()
     }
 
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal.
     ///
     /// # Panics
