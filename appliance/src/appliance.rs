@@ -23,8 +23,6 @@ use crate::dataplane::port::Port;
 use crate::dataplane::steer::Steering;
 use crate::dataplane::udp::{UdpError, UdpPort};
 use crate::dataplane::umem::{Umem, UmemError};
-use crate::host;
-use crate::nic::{KernelNic, Nic, NicError};
 use crate::privileges::{self, DropError};
 use crate::xdp::program::{self, Program};
 use crate::xdp::socket::{self, Wanted, XdpPort};
@@ -63,26 +61,6 @@ pub enum StartError {
     /// Memory for the `udp` port.
     #[error(transparent)]
     Umem(#[from] UmemError),
-    /// Zero-copy would cut packets.
-    #[error(
-        "{interface} ({driver}) fills {room} bytes of a frame of {frame_bytes} in zero-copy mode, \
-         and packets have up to {needed}: set data.frame_bytes = 4096, or data.mode = \"copy\""
-    )]
-    FrameRoom {
-        /// Interface.
-        interface: String,
-        /// Its driver.
-        driver: String,
-        /// Bytes of a frame that the driver fills.
-        room: u32,
-        /// Bytes of a frame.
-        frame_bytes: u32,
-        /// Bytes of the longest packet, with its Ethernet header.
-        needed: u32,
-    },
-    /// The interface's driver cannot be told.
-    #[error(transparent)]
-    Nic(#[from] NicError),
     /// The control plane.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -333,7 +311,7 @@ fn start_xdp(
         socket::Mode::Copy
     };
     if mode == socket::Mode::ZeroCopy {
-        check_room(config, name)?;
+        interface::check_room(name, data.mtu, data.frame_bytes)?;
     }
     let transmit = match answers::senders(data, name, &addresses, mode, transmit)? {
         None => Transmit::Ring,
@@ -346,20 +324,6 @@ fn start_xdp(
     let (sources, mode) = (Box::new(program), mode.name());
     let cores = start_cores(config, bound, privileges)?;
     Ok(Ports { cores, sources, addresses, port: "xdp", mode, transmit })
-}
-
-/// Refuses a driver that in zero-copy mode fills less of a frame than a packet needs: it would
-/// give such packets in pieces.
-fn check_room(config: &Config, interface: &str) -> Result<(), StartError> {
-    let driver = KernelNic::open(interface)?.driver()?.name;
-    let frame_bytes = config.frame_bytes();
-    let room = host::driver(&driver).zero_copy_room(frame_bytes);
-    let needed = u32::from(config.data.mtu) + host::LINK_BYTES;
-    if room < needed {
-        let interface = interface.to_owned();
-        return Err(StartError::FrameRoom { interface, driver, room, frame_bytes, needed });
-    }
-    Ok(())
 }
 
 /// One set of UDP sockets per shard, and their cores.

@@ -1,5 +1,7 @@
 //! What the box must know of its network interface before it starts.
 
+use crate::host;
+use crate::nic::{KernelNic, Nic, NicError};
 use nix::ifaddrs::getifaddrs;
 use std::fs;
 use std::io;
@@ -63,6 +65,26 @@ pub enum InterfaceError {
         /// Seconds that it was waited for.
         waited_s: u64,
     },
+    /// Zero-copy would cut packets.
+    #[error(
+        "{interface} ({driver}) fills {room} bytes of a frame of {frame_bytes} in zero-copy mode, \
+         and packets have up to {needed}: set data.frame_bytes = 4096, or data.mode = \"copy\""
+    )]
+    FrameRoom {
+        /// Interface.
+        interface: String,
+        /// Its driver.
+        driver: String,
+        /// Bytes of a frame that the driver fills.
+        room: u32,
+        /// Bytes of a frame.
+        frame_bytes: u32,
+        /// Bytes of the longest packet, with its Ethernet header.
+        needed: u32,
+    },
+    /// The interface's driver cannot be told.
+    #[error(transparent)]
+    Nic(#[from] NicError),
     /// The system does not tell.
     #[error("cannot read {what} of {interface}: {source}")]
     Read {
@@ -113,6 +135,23 @@ pub(super) fn check(interface: &str, mtu: u16, queues: u16) -> Result<(), Interf
             "more RX queues than cores: packets on the others never reach the box; \
              steer each shard's port to its queue (ethtool -N) or reduce the queues (ethtool -L)"
         );
+    }
+    Ok(())
+}
+
+/// Refuses a driver that in zero-copy mode fills less of a frame than a packet needs: it would
+/// give such packets in pieces.
+pub(super) fn check_room(
+    interface: &str,
+    mtu: u16,
+    frame_bytes: u32,
+) -> Result<(), InterfaceError> {
+    let driver = KernelNic::open(interface)?.driver()?.name;
+    let room = host::driver(&driver).zero_copy_room(frame_bytes);
+    let needed = u32::from(mtu) + host::LINK_BYTES;
+    if room < needed {
+        let interface = interface.to_owned();
+        return Err(InterfaceError::FrameRoom { interface, driver, room, frame_bytes, needed });
     }
     Ok(())
 }
