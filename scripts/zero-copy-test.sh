@@ -87,6 +87,17 @@ build_programs() {
     --manifest-path "$top/Cargo.toml" -p gradbox -p gradbox-tests --bin gradbox --bin guest-probe
 }
 
+# A program of this system with its libraries, for the guest.
+copy_program() {
+  local program root=$2 file
+  program=$(PATH=$PATH:/usr/sbin:/sbin command -v "$1")
+  cp -L "$program" "$root/tools"
+  for file in $(ldd "$program" | grep -o '/[^ ]*'); do
+    mkdir -p "$root$(dirname "$file")"
+    cp -L "$file" "$root$file"
+  done
+}
+
 # make_guest FLAVOUR MODULE...: kernel in $kernel, initramfs in $initramfs.
 make_guest() {
   local flavour=$1 root=$scratch/root module file
@@ -94,10 +105,13 @@ make_guest() {
   kernel=$(find "$cache/$flavour" -name 'vmlinuz*' -type f | head -n1)
   initramfs=$scratch/initramfs
   rm -rf "$root"
-  mkdir -p "$root"/{bin,dev,guest,modules,proc,sys,tmp,run}
+  mkdir -p "$root"/{bin,dev,guest,modules,proc,sys,tmp,tools,run}
   cp "$cache/host/bin/busybox" "$programs"/{gradbox,guest-probe} "$root/bin"
   cp "$top"/tests/guest/{scenario.sh,table.csv} "$root/guest"
   install -m 755 "$top/tests/guest/init" "$root/init"
+  # What others say of the NIC, to compare with.
+  copy_program ethtool "$root"
+  copy_program ip "$root"
   for module; do
     file=$(find "$cache/$flavour" -name "$module.ko.xz" | head -n1)
     xz -dc "$file" >"$root/modules/$module.ko"

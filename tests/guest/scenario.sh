@@ -71,10 +71,9 @@ choose_addresses() {
   bad "all of the workers' addresses go to one queue" /proc/interrupts
 }
 
-# start_box MODE QUEUES: then it is $box, its log /tmp/box.log. Rings are small, so that their ends
-# are met.
-start_box() {
-  local cpus='' tries
+# configure MODE QUEUES HUGE_PAGES: in /tmp/box.toml. Rings are small, so that their ends are met.
+configure() {
+  local cpus=''
   [ "$2" = 1 ] || cpus='cpus = [0, 1]'
   cat >/tmp/box.toml <<TOML
 [control]
@@ -93,7 +92,14 @@ rx_ring = 1024
 tx_ring = 2048
 completion_ring = 2048
 idle = "poll"
+huge_pages = $3
 TOML
+}
+
+# start_box MODE QUEUES: then it is $box, its log /tmp/box.log.
+start_box() {
+  local tries
+  configure "$1" "$2" false
   gradbox run --config /tmp/box.toml >/tmp/box.log 2>&1 &
   box=$!
   tries=0
@@ -206,6 +212,66 @@ refusal() {
   fi
 }
 
+# Everything that the host's preparation may touch, as other programs see it.
+settings() {
+  /tools/ip -d link show dev "$nic"
+  for what in -k -g -l -n; do ethtool $what "$nic" 2>&1; done
+  cat /proc/sys/vm/nr_hugepages
+  grep . /proc/irq/[0-9]*/smp_affinity_list
+}
+
+# as_before WORDS: the settings are those in /tmp/before.
+as_before() {
+  settings >/tmp/after
+  if cmp -s /tmp/before /tmp/after; then
+    ok "$1"
+  else
+    diff /tmp/before /tmp/after >/tmp/differences
+    bad "$1: not as before" /tmp/differences
+  fi
+}
+
+# ring PLACE: the NIC's RX ring, as ethtool says: 1 the largest, 2 the present one.
+ring() { ethtool -g "$nic" | awk '$1 == "RX:" { print $2 }' | sed -n "$1p"; }
+
+# host DRIVER QUEUES: `gradbox host` tells the truth of this NIC, sets it, and puts it back.
+host() {
+  local delay queues
+  # Another MTU and a ring of another size, so that there is something to do.
+  ip link set "$nic" mtu 1400
+  settings >/tmp/before
+  configure zerocopy "$2" true
+  gradbox host check --config /tmp/box.toml >/tmp/check.log 2>&1
+  [ $? = 4 ] || bad "host check: not the status of a fault, with an MTU of 1400" /tmp/check.log
+  expect 'host check' "driver of $nic  *$1 " /tmp/check.log
+  expect 'host check' "zero-copy of $nic  *offered by the driver" /tmp/check.log
+  expect 'host check' "MTU of $nic  *1400  *1500" /tmp/check.log
+  expect 'host check' "^  ip link set dev $nic mtu 1500" /tmp/check.log
+  queues=$(ls -d /sys/class/net/"$nic"/queues/rx-* | wc -l)
+  expect 'host check' "queues of $nic  *$queues " /tmp/check.log
+  expect 'host check' "rx ring of $nic  *$(ring 2) " /tmp/check.log
+  gradbox host apply --config /tmp/box.toml --state /tmp/host >/tmp/apply.log 2>&1 ||
+    bad 'host apply' /tmp/apply.log
+  sed 's/^/guest: | /' /tmp/apply.log
+  settings >/tmp/applied
+  if cmp -s /tmp/before /tmp/applied; then bad 'host apply changed nothing' /tmp/apply.log; fi
+  gradbox host check --config /tmp/box.toml >/tmp/check.log 2>&1
+  [ $? != 4 ] || bad 'host check finds faults after apply' /tmp/check.log
+  gradbox host undo --config /tmp/box.toml --state /tmp/host >/tmp/undo.log 2>&1 ||
+    bad 'host undo' /tmp/undo.log
+  as_before 'host apply, then undo'
+  for delay in 0.01 0.03 0.06 0.1 0.15 0.2 0.3 0.5; do
+    gradbox host apply --config /tmp/box.toml --state /tmp/host >/dev/null 2>&1 &
+    sleep $delay
+    kill -KILL $! 2>/dev/null
+    wait $! 2>/dev/null
+    gradbox host undo --config /tmp/box.toml --state /tmp/host >/tmp/undo.log 2>&1 ||
+      bad "host undo after a kill" /tmp/undo.log
+    as_before "host apply, killed after $delay s, then undo"
+  done
+  ip link set "$nic" mtu 1500
+}
+
 # 2 tensors: 200000 and 1000 numbers of 4 bytes, 1408 of them a packet.
 chunks=$((569 + 3))
 rounds=3 frame_bytes=2048
@@ -213,6 +279,7 @@ rounds=3 frame_bytes=2048
 set_up_network
 case $1 in
   virtio)
+    host virtio_net 1
     watched_run zerocopy 1
     dry_run 1
     watched_run copy 1
@@ -228,6 +295,7 @@ case $1 in
       expect 'frames too small for igb are refused' 'set data.frame_bytes = 4096' /tmp/box.log
     fi
     frame_bytes=4096
+    host igb 2
     choose_addresses
     watched_run zerocopy 2
     dry_run 2
