@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold, from a fresh clone on a fresh Debian 12 with a stable Rust: style, lints,
-# tests, sanitizer, fuzzing, the BPF objects and the demo. Ends with a line for each step; exit status
-# 1 if one failed.
+# tests, sanitizer, fuzzing, the BPF objects, zero-copy in a guest and the demo. Ends with a line for
+# each step; exit status 1 if one failed.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -13,7 +13,7 @@ parser_seconds=10 step_seconds=15
 
 summary=() passed=0 failed=0 skipped=0
 
-steps='packages rust locks format clippy docs build tests asan fuzz xdp bench demo'
+steps='packages rust locks format clippy docs build tests asan fuzz xdp zero-copy bench demo'
 
 usage() {
   echo "usage: scripts/test.sh [STEP...]"
@@ -163,6 +163,15 @@ check_xdp_object() {
   return 1
 }
 
+# Skipped only where packages cannot be had.
+run_zero_copy() {
+  local status=0
+  scripts/zero-copy-test.sh >"$scratch/zero-copy" 2>&1 || status=$?
+  cat "$scratch/zero-copy"
+  [ "$status" != 77 ] || skip "$(sed -n 's/^skipped: //p' "$scratch/zero-copy" | tail -n1)"
+  return "$status"
+}
+
 # Every benchmark with tiny sizes: the figures mean nothing, but every one checks its own results.
 run_bench() {
   build_gradbox
@@ -221,6 +230,7 @@ step tests 'tests of the workspace, the model of the rings among them' \
 step asan 'the unsafe parts under AddressSanitizer' run_asan
 step fuzz "fuzz targets, $parser_seconds and $step_seconds s" run_fuzz
 step xdp 'the BPF objects are what their source builds' check_xdp_object
+step zero-copy 'real zero-copy drivers in a guest' run_zero_copy
 step bench 'every benchmark, tiny' run_bench
 run_demos
 close

@@ -14,6 +14,8 @@ OBJECTS='xdp-redirect xdp-generate xdp-aggregate'
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gradbox
 committed=$here/object
+# shellcheck source=scripts/lib/debian.sh
+. "$here/../scripts/lib/debian.sh"
 
 die() {
     echo "rebuild.sh: $*" >&2
@@ -42,17 +44,6 @@ find_objdump() {
     die "needs llvm-objdump to compare objects, found none; run: apt-get install llvm"
 }
 
-# apt with a state of its own: the suite is another than the system's, and its packages
-# must never become candidates for installation here.
-private_apt() {
-    local state=$1
-    shift
-    apt-get -qq -o Dir::State="$state/state" -o Dir::Cache="$state/cache" \
-        -o Dir::State::status="$state/status" \
-        -o Dir::Etc::sourcelist="$state/sources.list" -o Dir::Etc::sourceparts=- \
-        -o APT::Sandbox::User=root "$@"
-}
-
 # Sets $library to the directory with core's source, or to nothing if rustup has its own.
 find_rust_source() {
     library=
@@ -62,19 +53,9 @@ find_rust_source() {
 
     command -v apt-get >/dev/null ||
         die "found no source of core; run: rustup component add rust-src --toolchain $RUST_VERSION"
-    local mirror state
-    # The mirror is the one this system already uses for Debian itself.
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
-        grep -E '/debian/?$' | head -n1) || true
-    [[ -n $mirror ]] || die "found no Debian mirror in this system's apt sources (looked for one" \
-        "ending in /debian); run apt-get update, or add rust-src with rustup"
-    state=$scratch/apt
-    mkdir -p "$state"/{state/lists/partial,cache/archives/partial}
-    : >"$state/status"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $SUITE main" \
-        >"$state/sources.list"
-    private_apt "$state" update || die "apt could not read $SUITE from the Debian mirror"
-    (cd "$state" && private_apt "$state" download "rust-src=$RUST_VERSION*") ||
+    local state=$scratch/apt
+    read_suites "$state" "$SUITE" || die "apt could not read $SUITE from the Debian mirror"
+    (cd "$state" && private_apt "$state" apt-get download "rust-src=$RUST_VERSION*") ||
         die "$SUITE no longer offers rust-src $RUST_VERSION;" \
             "run: rustup component add rust-src --toolchain $RUST_VERSION"
     dpkg -x "$state"/rust-src_*.deb "$state/unpacked"
