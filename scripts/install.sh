@@ -25,6 +25,8 @@ sed "s#/usr/bin/gradbox#$prefix/bin/gradbox#; s#/usr/share/doc#$prefix/share/doc
 install -D -m 644 "$top/scripts/systemd/gradbox.conf" "$root$prefix/lib/sysusers.d/gradbox.conf"
 install -m 644 "$top"/docs/*.md "$root$prefix/share/doc/gradbox/"
 install -m 644 "$top"/configs/*.toml "$root$prefix/share/doc/gradbox/configs/"
+install -m 644 "$top"/LICENSE-* "$root$prefix/share/doc/gradbox/"
+install -D -m 644 "$top/scripts/wireshark/gradbox.lua" "$root$prefix/share/gradbox/gradbox.lua"
 config=$root/etc/gradbox/gradbox.toml
 if [ -e "$config" ]; then
   echo "install: $config stays as it is"

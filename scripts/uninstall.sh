@@ -19,6 +19,6 @@ if [ -n "$live" ] && [ -e "$unit" ]; then
   systemctl disable --now gradbox
 fi
 rm -f "$unit" "$root$prefix/bin/gradbox" "$root$prefix/lib/sysusers.d/gradbox.conf"
-rm -rf "$root$prefix/share/doc/gradbox"
+rm -rf "$root$prefix/share/doc/gradbox" "$root$prefix/share/gradbox"
 [ -z "$live" ] || systemctl daemon-reload
 echo "uninstall: done; $root/etc/gradbox and the user gradbox stay"
