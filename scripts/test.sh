@@ -13,7 +13,7 @@ parser_seconds=10 step_seconds=15
 
 summary=() passed=0 failed=0 skipped=0
 
-steps='packages rust locks format clippy docs build tests asan fuzz xdp zero-copy bench demo'
+steps='packages rust locks format clippy docs build tests asan fuzz xdp zero-copy service bench demo'
 
 usage() {
   echo "usage: scripts/test.sh [STEP...]"
@@ -163,12 +163,12 @@ check_xdp_object() {
   return 1
 }
 
-# Skipped only where packages cannot be had.
-run_zero_copy() {
+# A script of its own with exit status 77 where packages cannot be had.
+run_script() {
   local status=0
-  scripts/zero-copy-test.sh >"$scratch/zero-copy" 2>&1 || status=$?
-  cat "$scratch/zero-copy"
-  [ "$status" != 77 ] || skip "$(sed -n 's/^skipped: //p' "$scratch/zero-copy" | tail -n1)"
+  "$1" >"$scratch/output" 2>&1 || status=$?
+  cat "$scratch/output"
+  [ "$status" != 77 ] || skip "$(sed -n 's/^skipped: //p' "$scratch/output" | tail -n1)"
   return "$status"
 }
 
@@ -230,7 +230,8 @@ step tests 'tests of the workspace, the model of the rings among them' \
 step asan 'the unsafe parts under AddressSanitizer' run_asan
 step fuzz "fuzz targets, $parser_seconds and $step_seconds s" run_fuzz
 step xdp 'the BPF objects are what their source builds' check_xdp_object
-step zero-copy 'real zero-copy drivers in a guest' run_zero_copy
+step zero-copy 'real zero-copy drivers in a guest' run_script scripts/zero-copy-test.sh
+step service 'the unit under systemd' run_script scripts/service-test.sh
 step bench 'every benchmark, tiny' run_bench
 run_demos
 close
