@@ -292,7 +292,7 @@ case $1 in
       bad 'the box starts with frames that igb cuts packets to' /tmp/box.log
       stop_box
     else
-      expect 'frames too small for igb are refused' 'set data.frame_bytes = 4096' /tmp/box.log
+      expect 'frames too small for igb are refused' 'set frame_bytes = 4096' /tmp/box.log
     fi
     frame_bytes=4096
     host igb 2

@@ -68,7 +68,7 @@ pub enum InterfaceError {
     /// Zero-copy would cut packets.
     #[error(
         "{interface} ({driver}) fills {room} bytes of a frame of {frame_bytes} in zero-copy mode, \
-         and packets have up to {needed}: set data.frame_bytes = 4096, or data.mode = \"copy\""
+         and packets have up to {needed}: in [data], set {setting}, or mode = \"copy\""
     )]
     FrameRoom {
         /// Interface.
@@ -81,6 +81,8 @@ pub enum InterfaceError {
         frame_bytes: u32,
         /// Bytes of the longest packet, with its Ethernet header.
         needed: u32,
+        /// What to set so that they fit.
+        setting: String,
     },
     /// The interface's driver cannot be told.
     #[error(transparent)]
@@ -147,11 +149,19 @@ pub(super) fn check_room(
     frame_bytes: u32,
 ) -> Result<(), InterfaceError> {
     let driver = KernelNic::open(interface)?.driver()?.name;
-    let room = host::driver(&driver).zero_copy_room(frame_bytes);
+    let known = host::driver(&driver);
+    let room = known.zero_copy_room(frame_bytes);
     let needed = u32::from(mtu) + host::LINK_BYTES;
     if room < needed {
-        let interface = interface.to_owned();
-        return Err(InterfaceError::FrameRoom { interface, driver, room, frame_bytes, needed });
+        let (interface, setting) = (interface.to_owned(), known.zero_copy_setting(mtu.into()));
+        return Err(InterfaceError::FrameRoom {
+            interface,
+            driver,
+            room,
+            frame_bytes,
+            needed,
+            setting,
+        });
     }
     Ok(())
 }

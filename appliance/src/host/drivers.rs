@@ -5,6 +5,9 @@ use crate::dataplane::frame::ORIGIN;
 /// An Ethernet header and one VLAN tag.
 pub const LINK_BYTES: u32 = 18;
 
+/// Bytes of the largest frame that AF_XDP has.
+const LARGEST_FRAME: u32 = 4096;
+
 /// What to know of a driver. Bytes are those of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Driver {
@@ -125,6 +128,16 @@ impl Driver {
         let room = frame_bytes.saturating_sub(ORIGIN as u32);
         room / self.buffer_unit * self.buffer_unit
     }
+
+    /// What to write into the section `[data]` so that packets fit in zero-copy mode.
+    #[must_use]
+    pub fn zero_copy_setting(&self, mtu: u32) -> String {
+        let room = self.zero_copy_room(LARGEST_FRAME);
+        if mtu + LINK_BYTES <= room {
+            return format!("frame_bytes = {LARGEST_FRAME}");
+        }
+        format!("mtu = {}", room - LINK_BYTES)
+    }
 }
 
 /// What to know of the driver of that name; nothing particular where it is not in the table.
@@ -141,6 +154,8 @@ mod tests {
     fn igb_fills_whole_kib_of_a_frame() {
         assert_eq!(driver("igb").zero_copy_room(2048), 1024);
         assert_eq!(driver("igb").zero_copy_room(4096), 3072);
+        assert_eq!(driver("igb").zero_copy_setting(1500), "frame_bytes = 4096");
+        assert_eq!(driver("igc").zero_copy_setting(3498), "mtu = 3054");
         assert_eq!(driver("ice").zero_copy_room(2048), 2048 - 310);
     }
 }

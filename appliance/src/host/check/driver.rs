@@ -114,7 +114,7 @@ fn frame(host: &Host<'_>, card: &Card<'_>) -> Option<Finding> {
                pieces and are lost; in the configuration:";
     Some(
         Finding::new((Severity::Fault, AREA), thing, found, needed_words, why)
-            .command("frame_bytes = 4096"),
+            .command(card.known.zero_copy_setting(host.needs.mtu)),
     )
 }
 

@@ -7,7 +7,7 @@ use crate::nic::{Rule, UdpFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-const MUCH: &str = "queues = 2\ncpus = [2, 3]\nmtu = 3498\n";
+const MUCH: &str = "queues = 2\ncpus = [2, 3]\nmtu = 3000\n";
 
 fn store(dir: &Path) -> Store {
     Store::open(dir, "eth1").expect("a store")
@@ -59,11 +59,11 @@ fn everything_is_set_and_put_back() {
         let before = nic.state.borrow().clone();
         let (dry, said) = apply(&needs, &nic, &machine, None);
         assert!(matches!(dry, Ok(Applied::Done)), "{driver}: {dry:?}");
-        assert!(said.iter().any(|(_, words)| words.starts_with("would set MTU of eth1: 3498")));
+        assert!(said.iter().any(|(_, words)| words.starts_with("would set MTU of eth1: 3000")));
         assert!(*nic.state.borrow() == before && !store.path().exists());
         let (done, said) = apply(&needs, &nic, &machine, Some(&store));
         assert!(matches!(done, Ok(Applied::Done)), "{driver}: {done:?}");
-        assert!(said.iter().any(|(_, words)| words == "MTU of eth1: 3498 (was 9000)"), "{said:?}");
+        assert!(said.iter().any(|(_, words)| words == "MTU of eth1: 3000 (was 9000)"), "{said:?}");
         let left = found(&needs, &nic);
         assert!(left.iter().all(|f| f.change.is_none()), "{driver}: {left:#?}");
         assert!(left.iter().all(|f| f.severity < Severity::Fault), "{driver}: {left:#?}");
@@ -73,7 +73,9 @@ fn everything_is_set_and_put_back() {
         assert_eq!(store.load().unwrap(), record);
         assert_eq!(*nic.state.borrow(), applied);
         // Another configuration on top keeps what was at first.
-        let more = super::needs("queues = 2\ncpus = [1, 2]\nport_base = 7000\nrx_ring = 1024\n");
+        let more = super::needs(
+            "frame_bytes = 4096\nqueues = 2\ncpus = [1, 2]\nport_base = 7000\nrx_ring = 1024\n",
+        );
         assert!(matches!(apply(&more, &nic, &machine, Some(&store)).0, Ok(Applied::Done)));
         assert!(*nic.state.borrow() != applied);
         assert!(undone(&nic, &machine, &store) > 3);
