@@ -33,7 +33,8 @@ enum Action {
     /// Say what the box would find, and the command that sets it right. Exit status: 0 good, 3
     /// warnings, 4 faults, 1 could not tell.
     Check(Check),
-    /// Set the NIC and reserve huge pages as the box needs them; write down how everything was.
+    /// Set NIC, frequency governors and huge pages as the box needs them; write down how
+    /// everything was.
     /// Exit status: 0 done, 4 refused (nothing was changed), 1 could not (`undo` puts it back).
     Apply(Apply),
     /// Put everything back as it was before `apply`, also after a crash.
@@ -142,8 +143,10 @@ fn apply(args: &Apply) -> anyhow::Result<ExitCode> {
     let needs = args.what.needs()?;
     let nic = open(&needs)?;
     let missing = privileges::missing()?;
-    // Nothing is written where nothing can be changed.
-    let nothing = needs.interface().is_none() && needs.huge_pages == 0;
+    let machine = Machine::here();
+    // Without a NIC there may be nothing to change, and then no record is begun.
+    let nothing = nic.is_none()
+        && host::check(&needs, None, &machine, &missing)?.iter().all(|f| f.change.is_none());
     let store = match args.dry_run || nothing {
         true => None,
         false => match Store::open(&args.state.state, needs.interface().unwrap_or_default()) {
@@ -160,7 +163,7 @@ fn apply(args: &Apply) -> anyhow::Result<ExitCode> {
     let applying = Applying {
         needs: &needs,
         nic: as_nic(&nic),
-        machine: &Machine::here(),
+        machine: &machine,
         missing: &missing,
         store: store.as_ref(),
         carrier_wait: CARRIER,

@@ -59,15 +59,14 @@ pub fn apply(
     let mut run = Run { what, host, record, say };
     if let (Some(nic), Some(xdp)) = (nic, &needs.xdp) {
         let mut card = Card::look(nic, xdp)?;
-        let areas = Area::SETTABLE.into_iter().filter(|area| *area != Area::HugePages);
-        for area in areas {
+        for area in Area::OF_CARD {
             match area {
                 Area::Steering => run.steer(&mut card)?,
                 _ => run.area(check::of_card(area, &run.host, &card)?)?,
             }
         }
     }
-    run.area(check::huge_pages(&run.host)?)?;
+    run.area(check::of_machine(&run.host)?)?;
     if let (Some(nic), Some(_)) = (nic, what.store) {
         wait_for_carrier(nic, what.carrier_wait)?;
     }
@@ -160,6 +159,7 @@ impl Run<'_, '_> {
         store.save(&self.record)?;
         match (change, self.what.nic) {
             (Change::HugePages { to, .. }, _) => self.huge_pages(place, *to, store)?,
+            (Change::Governor { cpu, to, .. }, _) => self.what.machine.set_governor(*cpu, to)?,
             (_, Some(nic)) => set(change, nic)?,
             (_, None) => {
                 return Err(HostError::Gone { interface: self.interface().to_owned() });
@@ -198,7 +198,7 @@ fn set(change: &Change, nic: &dyn Nic) -> Result<(), HostError> {
         Change::AddRule { flow, port, queue } => add_rule(nic, *flow, *port, *queue)?,
         Change::Hash { flow, to, .. } => nic.set_hash_fields(*flow, *to)?,
         Change::Interrupt { irq, to, .. } => nic.set_interrupt_cpus(*irq, to)?,
-        Change::HugePages { .. } => {}
+        Change::Governor { .. } | Change::HugePages { .. } => {}
     }
     Ok(())
 }

@@ -4,8 +4,13 @@ use crate::nic::{HashFields, UdpFlow};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// File with the number of 2 MiB pages, below the root.
+/// Directory of the numbers of 2 MiB pages, below the root.
 pub(super) const HUGE_PAGES: &str = "sys/kernel/mm/hugepages/hugepages-2048kB";
+
+/// File of a CPU's frequency governor, below the root.
+pub(super) fn governor_file(cpu: usize) -> String {
+    format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor")
+}
 
 /// Numbers of queues; `None` for kinds that are left alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +120,15 @@ pub enum Change {
         /// CPUs after.
         to: String,
     },
+    /// How the frequency of a CPU is chosen.
+    Governor {
+        /// Number of the CPU.
+        cpu: usize,
+        /// Governor before.
+        was: String,
+        /// Governor after.
+        to: String,
+    },
     /// Reserved pages of 2 MiB. What is taken back is the difference.
     HugePages {
         /// Before.
@@ -142,6 +156,7 @@ impl Change {
             (C::Feature { name: a, .. }, C::Feature { name: b, .. }) => a == b,
             (C::Hash { flow: a, .. }, C::Hash { flow: b, .. }) => a == b,
             (C::Interrupt { irq: a, .. }, C::Interrupt { irq: b, .. }) => a == b,
+            (C::Governor { cpu: a, .. }, C::Governor { cpu: b, .. }) => a == b,
             (C::AddRule { .. }, C::AddRule { .. })
             | (C::RemoveRule { .. }, C::RemoveRule { .. }) => self == other,
             _ => false,
@@ -165,6 +180,7 @@ impl Change {
             Self::Interrupt { irq, queue, .. } => {
                 format!("CPU of interrupt {irq} (queue {queue} of {interface})")
             }
+            Self::Governor { cpu, .. } => format!("frequency governor of CPU {cpu}"),
             Self::HugePages { .. } => "huge pages of 2 MiB".to_owned(),
         }
     }
@@ -182,7 +198,7 @@ impl Change {
             Self::RemoveRule { queue, .. } => format!("queue {queue}"),
             Self::AddRule { .. } => "none".to_owned(),
             Self::Hash { was, .. } => hashed(*was).to_owned(),
-            Self::Interrupt { was, .. } => was.clone(),
+            Self::Interrupt { was, .. } | Self::Governor { was, .. } => was.clone(),
             Self::HugePages { was, .. } => was.to_string(),
         }
     }
@@ -200,7 +216,7 @@ impl Change {
             Self::RemoveRule { .. } => "none".to_owned(),
             Self::AddRule { queue, .. } => format!("queue {queue}"),
             Self::Hash { to, .. } => hashed(*to).to_owned(),
-            Self::Interrupt { to, .. } => to.clone(),
+            Self::Interrupt { to, .. } | Self::Governor { to, .. } => to.clone(),
             Self::HugePages { to, .. } => to.to_string(),
         }
     }
@@ -228,6 +244,7 @@ impl Change {
             Self::Interrupt { irq, to, .. } => {
                 format!("echo {to} > /proc/irq/{irq}/smp_affinity_list")
             }
+            Self::Governor { cpu, to, .. } => format!("echo {to} > /{}", governor_file(*cpu)),
             Self::HugePages { to, .. } => format!("echo {to} > /{HUGE_PAGES}/nr_hugepages"),
         }
     }

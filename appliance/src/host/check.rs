@@ -82,14 +82,13 @@ pub fn check(
         _ => None,
     };
     found.extend(machine::check(&host)?);
-    found.extend(machine::huge_pages(&host)?);
+    found.extend(of_machine(&host)?);
     found.extend(cpus::check(&host, card.as_ref())?);
     match &card {
         Some(card) => {
             found.extend(driver::check(&host, card)?);
             found.extend(link::carrier(card)?);
-            let areas = Area::SETTABLE.into_iter().filter(|area| *area != Area::HugePages);
-            for area in areas {
+            for area in Area::OF_CARD {
                 found.extend(of_card(area, &host, card)?);
             }
         }
@@ -104,7 +103,7 @@ pub fn check(
     Ok(found)
 }
 
-/// What there is to say of one area that can be set.
+/// What there is to say of one area in which a card has something to set.
 pub(super) fn of_card(
     area: Area,
     host: &Host<'_>,
@@ -118,12 +117,18 @@ pub(super) fn of_card(
         Area::Queues => queues::check(host, card),
         Area::Steering => steering::check(host, card),
         Area::Interrupts => cpus::interrupts(host, card),
-        Area::HugePages => huge_pages(host),
-        Area::Machine | Area::Driver | Area::Cpus | Area::Carrier => Ok(Vec::new()),
+        Area::Machine
+        | Area::Driver
+        | Area::Cpus
+        | Area::Governor
+        | Area::HugePages
+        | Area::Carrier => Ok(Vec::new()),
     }
 }
 
-/// Reserved pages.
-pub(super) fn huge_pages(host: &Host<'_>) -> Result<Vec<Finding>, HostError> {
-    machine::huge_pages(host)
+/// What there is to say of what can be set on the machine: governors and reserved pages.
+pub(super) fn of_machine(host: &Host<'_>) -> Result<Vec<Finding>, HostError> {
+    let mut found = cpus::governors(host)?;
+    found.extend(machine::huge_pages(host)?);
+    Ok(found)
 }

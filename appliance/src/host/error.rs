@@ -2,7 +2,7 @@
 
 use crate::nic::NicError;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why the host's state could not be told, set or kept.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum HostError {
         source: io::Error,
     },
     /// A file of the kernel, or the record, cannot be written.
-    #[error("cannot write {value} to {}: {source} (root may: sudo gradbox host ...)", path.display())]
+    #[error("cannot write {value} to {}: {source} ({})", path.display(), may(path, source))]
     Write {
         /// Which.
         path: PathBuf,
@@ -92,4 +92,22 @@ pub enum HostError {
         /// How long was waited.
         seconds: u64,
     },
+}
+
+/// What to do where a file takes no value.
+fn may(path: &Path, source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "root may: sudo gradbox host ...".to_owned(),
+        io::ErrorKind::StorageFull => format!("make room: df {}", path.display()),
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "outside a container or sandbox it may be written".to_owned()
+        }
+        _ => {
+            let others = path.with_file_name("scaling_available_governors");
+            match path.ends_with("scaling_governor") {
+                true => format!("what it takes: cat {}", others.display()),
+                false => format!("look at it: ls -l {}", path.display()),
+            }
+        }
+    }
 }

@@ -263,6 +263,8 @@ pub(super) fn machine(release: &str) -> (Machine, TempDir) {
         (&format!("{cpu}/online"), "0-7\n"),
         (&format!("{cpu}/isolated"), "\n"),
         ("sys/devices/system/node/node0/cpulist", "0-3\n"),
+        (&super::change::governor_file(2), "performance\n"),
+        (&super::change::governor_file(3), "performance\n"),
         (&format!("{huge}/nr_hugepages"), "10\n"),
         (&format!("{huge}/free_hugepages"), "8\n"),
         (&format!("{huge}/resv_hugepages"), "3\n"),
@@ -270,6 +272,11 @@ pub(super) fn machine(release: &str) -> (Machine, TempDir) {
         put(&dir, path, text);
     }
     (Machine::at(dir.path()), dir)
+}
+
+/// Governor of a CPU of that machine, as its file has it.
+pub(super) fn governor(machine: &Machine, cpu: usize) -> String {
+    machine.governor(cpu).expect("a file").expect("a governor")
 }
 
 /// Writes a file of a machine.

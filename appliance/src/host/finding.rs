@@ -54,6 +54,8 @@ pub enum Area {
     Interrupts,
     /// CPUs of the cores.
     Cpus,
+    /// How the frequency of the cores' CPUs is chosen.
+    Governor,
     /// Reserved pages.
     HugePages,
     /// The other end.
@@ -61,8 +63,8 @@ pub enum Area {
 }
 
 impl Area {
-    /// Those that have something to set, in order.
-    pub(super) const SETTABLE: [Self; 8] = [
+    /// Those in which a card has something to set, in order.
+    pub(super) const OF_CARD: [Self; 7] = [
         Self::Mtu,
         Self::Up,
         Self::Offloads,
@@ -70,7 +72,6 @@ impl Area {
         Self::Queues,
         Self::Steering,
         Self::Interrupts,
-        Self::HugePages,
     ];
 }
 

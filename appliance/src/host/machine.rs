@@ -1,9 +1,9 @@
 //! Facts of the machine, from `/proc` and `/sys`.
 
-use super::change::HUGE_PAGES;
+use super::change::{HUGE_PAGES, governor_file};
 use super::{CpuList, HostError};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// The machine, as the files below a directory tell of it.
@@ -105,9 +105,7 @@ impl Machine {
     /// # Errors
     /// Where the file cannot be written.
     pub fn set_huge_pages(&self, total: u64) -> Result<(), HostError> {
-        let path = self.root.join(HUGE_PAGES).join("nr_hugepages");
-        let value = total.to_string();
-        fs::write(&path, &value).map_err(|source| HostError::Write { path, value, source })
+        self.write(format!("{HUGE_PAGES}/nr_hugepages"), total.to_string())
     }
 
     /// CPUs that run.
@@ -141,8 +139,15 @@ impl Machine {
     /// # Errors
     /// As for [`kernel`](Self::kernel).
     pub fn governor(&self, cpu: usize) -> Result<Option<String>, HostError> {
-        let path = format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor");
-        Ok(self.read_if_there(&path)?.map(|text| text.trim().to_owned()))
+        Ok(self.read_if_there(&governor_file(cpu))?.map(|text| text.trim().to_owned()))
+    }
+
+    /// Lets `governor` choose a CPU's frequency.
+    ///
+    /// # Errors
+    /// Where the file cannot be written: the CPU has no such governor, or none at all.
+    pub fn set_governor(&self, cpu: usize, governor: &str) -> Result<(), HostError> {
+        self.write(governor_file(cpu), governor.to_owned())
     }
 
     /// Process of that name, where one runs.
@@ -168,6 +173,14 @@ impl Machine {
     fn cpus(&self, path: &str) -> Result<CpuList, HostError> {
         let Some(text) = self.read_if_there(path)? else { return Ok(CpuList::default()) };
         text.parse().map_err(|_| self.strange(path, text.trim(), "a list of CPUs"))
+    }
+
+    fn write(&self, path: String, value: String) -> Result<(), HostError> {
+        let path = self.root.join(path);
+        // The kernel makes the files: one that is not there is not to be made.
+        let opened = fs::OpenOptions::new().write(true).truncate(true).open(&path);
+        let written = opened.and_then(|mut file| file.write_all(value.as_bytes()));
+        written.map_err(|source| HostError::Write { path, value, source })
     }
 
     fn read(&self, path: &str) -> Result<String, HostError> {

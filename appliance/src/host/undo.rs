@@ -58,13 +58,21 @@ pub(super) fn at(
                 other => other.map(|_| false),
             }
         }
+        (Change::Governor { cpu, was, .. }, _) => match machine.governor(*cpu) {
+            // A CPU that was taken off has none to restore.
+            Ok(now) if now.as_ref().is_some_and(|now| now != was) => {
+                machine.set_governor(*cpu, was).map(|()| true)
+            }
+            other => other.map(|_| false),
+        },
         (_, Some(nic)) => take_back(&change, nic).map_err(HostError::from),
         (_, None) => Err(HostError::Gone { interface: record.interface.clone() }),
     };
     Ok(match outcome {
         Err(e) => Undone::Failed(change, e),
         Ok(changed) => {
-            record.changes.remove(place);
+            // As it was taken back: reserved pages that others added stay.
+            let change = record.changes.remove(place);
             store.save(record)?;
             if changed { Undone::Restored(change) } else { Undone::Already(change) }
         }
@@ -132,6 +140,6 @@ fn take_back(change: &Change, nic: &dyn Nic) -> Result<bool, NicError> {
                 nic.set_interrupt_cpus(*irq, was)
             })
         }
-        Change::HugePages { .. } => Ok(false),
+        Change::Governor { .. } | Change::HugePages { .. } => Ok(false),
     }
 }

@@ -27,9 +27,6 @@ pub(super) fn check(host: &Host<'_>, card: Option<&Card<'_>>) -> Result<Vec<Find
     {
         found.extend(numa(host, card, node)?);
     }
-    for cpu in cpus {
-        found.extend(governor(host, *cpu)?);
-    }
     found.push(isolated(cpus, &host.machine.cpus_isolated()?));
     Ok(found)
 }
@@ -69,16 +66,24 @@ fn numa(host: &Host<'_>, card: &Card<'_>, node: u32) -> Result<Option<Finding>, 
     ))
 }
 
-fn governor(host: &Host<'_>, cpu: usize) -> Result<Option<Finding>, HostError> {
-    let Some(governor) = host.machine.governor(cpu)? else { return Ok(None) };
-    let (thing, needed) = (format!("frequency governor of CPU {cpu}"), "performance");
-    if governor == needed {
-        return Ok(Some(Finding::good(Area::Cpus, thing, governor, needed)));
+/// Frequency governors of the cores' CPUs, where they have one.
+pub(super) fn governors(host: &Host<'_>) -> Result<Vec<Finding>, HostError> {
+    let mut found = Vec::new();
+    for &cpu in &host.needs.cpus {
+        let Some(was) = host.machine.governor(cpu)? else { continue };
+        let (thing, needed) = (format!("frequency governor of CPU {cpu}"), "performance");
+        if was == needed {
+            found.push(Finding::good(Area::Governor, thing, was, needed));
+            continue;
+        }
+        let why = "a core that waits for packets is taken for an idle one and slowed down";
+        let change = Change::Governor { cpu, was: was.clone(), to: needed.to_owned() };
+        found.push(
+            Finding::new((Severity::Warning, Area::Governor), thing, was, needed, why)
+                .change("", change),
+        );
     }
-    let why = "a core that waits for packets is taken for an idle one and slowed down";
-    Ok(Some(Finding::new((Severity::Warning, Area::Cpus), thing, governor, needed, why).command(
-        format!("echo performance > /sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"),
-    )))
+    Ok(found)
 }
 
 fn isolated(cpus: &[usize], isolated: &CpuList) -> Finding {

@@ -1,6 +1,7 @@
 //! What is set, and that it is put back, whatever happens.
 
-use super::super::fake::{ALL, Fake, Killed, machine, put};
+use super::super::change::governor_file;
+use super::super::fake::{ALL, Fake, Killed, governor, machine, put};
 use super::super::{Applied, HostError, Machine, Needs, Severity, Store, Undone, undo};
 use super::{apply, found, needs};
 use crate::nic::{Rule, UdpFlow};
@@ -37,6 +38,13 @@ fn busy(driver: &'static str) -> Fake {
     nic
 }
 
+/// A machine of which one core's CPU saves power.
+fn saving() -> (Machine, tempfile::TempDir) {
+    let (machine, dir) = machine("7.0.0");
+    put(&dir, &governor_file(2), "schedutil\n");
+    (machine, dir)
+}
+
 /// Ends what `work` does at its call `calls`; true where it ended by itself before.
 fn killed(nic: &Fake, calls: u32, work: impl FnOnce()) -> bool {
     nic.life.set(Some(calls));
@@ -53,7 +61,7 @@ fn killed(nic: &Fake, calls: u32, work: impl FnOnce()) -> bool {
 fn everything_is_set_and_put_back() {
     for driver in ALL {
         let needs = needs(MUCH);
-        let (machine, dir) = machine("7.0.0");
+        let (machine, dir) = saving();
         let store = store(dir.path());
         let nic = busy(driver);
         let before = nic.state.borrow().clone();
@@ -61,9 +69,13 @@ fn everything_is_set_and_put_back() {
         assert!(matches!(dry, Ok(Applied::Done)), "{driver}: {dry:?}");
         assert!(said.iter().any(|(_, words)| words.starts_with("would set MTU of eth1: 3000")));
         assert!(*nic.state.borrow() == before && !store.path().exists());
+        assert_eq!(governor(&machine, 2), "schedutil");
         let (done, said) = apply(&needs, &nic, &machine, Some(&store));
         assert!(matches!(done, Ok(Applied::Done)), "{driver}: {done:?}");
         assert!(said.iter().any(|(_, words)| words == "MTU of eth1: 3000 (was 9000)"), "{said:?}");
+        let words = "frequency governor of CPU 2: performance (was schedutil)";
+        assert!(said.iter().any(|(_, said)| said == words), "{said:?}");
+        assert_eq!(governor(&machine, 2), "performance");
         let left = found(&needs, &nic);
         assert!(left.iter().all(|f| f.change.is_none()), "{driver}: {left:#?}");
         assert!(left.iter().all(|f| f.severity < Severity::Fault), "{driver}: {left:#?}");
@@ -80,6 +92,7 @@ fn everything_is_set_and_put_back() {
         assert!(*nic.state.borrow() != applied);
         assert!(undone(&nic, &machine, &store) > 3);
         assert_eq!(*nic.state.borrow(), before, "{driver}");
+        assert_eq!(governor(&machine, 2), "schedutil");
         assert_eq!(undone(&nic, &machine, &store), 0);
     }
 }
@@ -90,7 +103,7 @@ fn a_kill_at_any_call_leaves_enough_to_undo() {
     let mut kills = 0;
     for (driver, last_call_counts) in ALL.into_iter().flat_map(|d| [(d, false), (d, true)]) {
         for calls in 0.. {
-            let (machine, dir) = machine("7.0.0");
+            let (machine, dir) = saving();
             let nic = Fake { last_call_counts, ..busy(driver) };
             let before = nic.state.borrow().clone();
             let ended = killed(&nic, calls, || {
@@ -104,6 +117,7 @@ fn a_kill_at_any_call_leaves_enough_to_undo() {
             kills += u32::from(!undone_early);
             let _ = undone(&nic, &machine, &store(dir.path()));
             assert_eq!(*nic.state.borrow(), before, "{driver}, killed at call {calls}");
+            assert_eq!(governor(&machine, 2), "schedutil", "{driver}, killed at call {calls}");
             if ended {
                 assert!(calls > 20, "{calls}");
                 break;
@@ -148,6 +162,16 @@ fn what_is_refused_is_fatal_only_where_it_must_be() {
     let before = Fake::new("igb").state.into_inner();
     let _ = undone(&nic, &machine, &store);
     assert_eq!(*nic.state.borrow(), before);
+    // A governor that the kernel has not: this file is read and never written.
+    let governor = dir.path().join(governor_file(2));
+    std::fs::remove_file(&governor).unwrap();
+    std::os::unix::fs::symlink("/proc/version", governor).unwrap();
+    let (done, said) = apply(&needs, &Fake::new("igb"), &machine, Some(&store));
+    assert!(matches!(done, Ok(Applied::Done)), "{done:?}");
+    let words = "cannot write performance to";
+    assert!(said.iter().any(|(s, said)| *s == Severity::Warning && said.contains(words)));
+    undo(Some(&nic), &machine, &store, &mut |_| ()).unwrap();
+    std::fs::remove_file(dir.path().join(governor_file(2))).unwrap();
     // irdma holds the queues.
     let nic = Fake { refuses: Some("queues"), ..Fake::new("ice") };
     let many = super::needs("queues = 2\n");

@@ -1,5 +1,6 @@
 //! What checks find.
 
+use super::super::change::governor_file;
 use super::super::fake::{ALL, Fake, PROGRAM, machine, put};
 use super::super::{Area, Severity, check};
 use super::{about, found, needs};
@@ -24,8 +25,7 @@ fn every_finding_says_what_is_and_what_to_do() {
             for release in ["6.1.0-18-amd64", "6.18.2", "7.0.1"] {
                 let (machine, dir) = machine(release);
                 put(&dir, "proc/77/comm", "irqbalance\n");
-                let governor = "sys/devices/system/cpu/cpu2/cpufreq/scaling_governor";
-                put(&dir, governor, "powersave\n");
+                put(&dir, &governor_file(2), "powersave\n");
                 let nic = Fake::new(driver);
                 if config.is_empty() {
                     let mut state = nic.state.borrow_mut();
