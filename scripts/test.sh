@@ -173,11 +173,16 @@ run_script() {
 }
 
 # Every benchmark with tiny sizes: the figures mean nothing, but every one checks its own results.
+# Where the kernel keeps the load from its live frames, those on a network have none, and it is said.
 run_bench() {
   build_gradbox
-  "$gradbox" bench --tiny --json "$scratch/bench.json" --report "$scratch/page"
-  local bench
-  for bench in sum path wire peers replay; do
+  local status=0 bench benches='sum path wire peers replay' refused
+  "$gradbox" bench --tiny --json "$scratch/bench.json" --report "$scratch/page" 2>"$scratch/errors" || status=$?
+  cat "$scratch/errors" >&2
+  [ "$status" = 0 ] || return "$status"
+  refused=$(sed -n 's/^wire is left out: \(this kernel refuses .*\)/\1/p' "$scratch/errors")
+  [ -z "$refused" ] || benches='sum path peers replay'
+  for bench in $benches; do
     grep -q "\"bench\": \"$bench\"" "$scratch/bench.json" || {
       echo "bench $bench gave no figures"
       return 1
@@ -187,7 +192,8 @@ run_bench() {
     echo 'a figure was not checked'
     return 1
   fi
-  [ -s "$scratch/page/index.html" ]
+  [ -s "$scratch/page/index.html" ] || return 1
+  [ -z "$refused" ] || skip "wire and the peers on a network (the others passed): $refused"
 }
 
 # demo OPTION...: a run of the demo, which checks every bit and fails where one is wrong.

@@ -62,6 +62,16 @@ pub enum Error {
         /// Why.
         source: ProgramError,
     },
+    /// The kernel keeps programs from live frames: some that are hardened do, whoever asks.
+    #[error(
+        "this kernel refuses to run BPF programs on live frames ({source}), which the load is made \
+         with; needed: CAP_NET_ADMIN and CAP_BPF, and a kernel that is not hardened against it: \
+         measure on another machine (`gradbox bench path` and `replay` need no such load)"
+    )]
+    LiveFrames {
+        /// What it said.
+        source: std::io::Error,
+    },
     /// The aggregator in the kernel did not do what it was measured for.
     #[error("the aggregator in the kernel: {what}")]
     Wrong {

@@ -164,7 +164,7 @@ impl Generator {
     /// Each call has the kernel build and free a pool of pages: few calls of many turns are better.
     ///
     /// # Errors
-    /// [`Error::Run`] or [`Error::Object`].
+    /// [`Error::LiveFrames`], [`Error::Run`] or [`Error::Object`].
     pub fn run(&mut self, turns: u32) -> Result<(), Error> {
         // struct xdp_md (linux/bpf.h): data, data_end, data_meta, ingress_ifindex, rx_queue_index,
         // egress_ifindex.
@@ -182,6 +182,11 @@ impl Generator {
                 if error.io_error.raw_os_error() == Some(libc::EINTR) =>
             {
                 Ok(())
+            }
+            Err(ProgramError::SyscallError(error))
+                if error.io_error.raw_os_error() == Some(libc::EPERM) =>
+            {
+                Err(Error::LiveFrames { source: error.io_error })
             }
             Err(source) => Err(Error::Run { len: self.frame.len(), source }),
         }

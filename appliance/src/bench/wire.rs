@@ -177,6 +177,14 @@ pub enum WireError {
     },
 }
 
+impl WireError {
+    /// Whether it is the kernel that keeps the load from its live frames.
+    #[must_use]
+    pub const fn is_no_live_frames(&self) -> bool {
+        matches!(self, Self::Load(bpf::Error::LiveFrames { .. }))
+    }
+}
+
 /// What was found.
 #[derive(Clone, Debug)]
 pub struct Outcome {

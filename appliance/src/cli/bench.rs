@@ -11,7 +11,9 @@ mod wire;
 use crate::bench::figure::{Figure, Figures, SCHEMA};
 use crate::bench::machine::Machine;
 use crate::bench::network::Namespace;
+use crate::bench::peers::network::PeersError;
 use crate::bench::show;
+use crate::bench::wire::WireError;
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 use output::Output;
@@ -96,10 +98,12 @@ fn measure(args: &RunBench) -> anyhow::Result<Figures> {
             sum::RunSum::default().run(&mut found)?;
             path::RunPath::default().run(&mut found)?;
             if found.has_networks("wire") {
-                wire::RunWire::default().run(&mut found)?;
+                let done = wire::RunWire::default().run(&mut found);
+                found.unless_no_live_frames("wire", done)?;
             }
             if found.has_networks("peers") {
-                peers::RunPeers::default().run(&mut found)?;
+                let done = peers::RunPeers::default().run(&mut found);
+                found.unless_no_live_frames("peers on a network", done)?;
             }
             if found.has_networks("replay") {
                 replay::RunReplay::suite(&mut found)?;
@@ -136,6 +140,20 @@ impl Found {
             self.progress.suspend(|| eprintln!("{bench} is left out: {error}"));
         }
         made.is_ok()
+    }
+
+    /// What a benchmark came to; where the kernel refuses the load, that is said and it is left out.
+    fn unless_no_live_frames(&self, bench: &str, done: anyhow::Result<()>) -> anyhow::Result<()> {
+        let Err(error) = done else { return Ok(()) };
+        let wire = match error.downcast_ref::<PeersError>() {
+            Some(PeersError::Wire(wire)) => Some(wire),
+            _ => error.downcast_ref::<WireError>(),
+        };
+        if !wire.is_some_and(WireError::is_no_live_frames) {
+            return Err(error);
+        }
+        self.progress.suspend(|| eprintln!("{bench} is left out: {error}"));
+        Ok(())
     }
 
     /// Says what is measured now.
