@@ -1,8 +1,9 @@
 //! Programs that end with the test, and never hang it.
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for anything that a test waits for. Generous: it only ends tests that have failed.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
-/// A program that was started. Dropping it kills it.
+/// A program that was started. Dropping it kills it, and what it has started.
 pub struct Process {
     name: String,
     child: Child,
@@ -42,6 +43,8 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(File::create(&out).expect("a file for its output"))
             .stderr(File::create(&err).expect("a file for its errors"))
+            // With what it starts, so that nothing of it stays where a test fails.
+            .process_group(0)
             .spawn()
             .unwrap_or_else(|e| panic!("{command:?}: {e}"));
         Self { name: name.to_owned(), child, out, err }
@@ -139,7 +142,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        if self.runs() {
+            let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
+        }
         let _ = self.child.wait();
     }
 }

@@ -30,7 +30,9 @@ fn settings(lab: &Lab) -> String {
 fn launch(lab: &Lab, config: &str, args: &[&str]) -> Process {
     let path = lab.file("launch.toml");
     fs::write(&path, config).expect("a configuration");
-    let mut command = lab.command("box", &repository("scripts/launch.sh"));
+    // What a shell starts in the background ignores SIGINT, and a shell below it cannot trap it.
+    let mut command = lab.command("box", Path::new("env"));
+    command.arg("--default-signal=INT").arg(repository("scripts/launch.sh"));
     command.arg(path).arg("--state").arg(lab.file("state")).args(args);
     Process::start("launch", command.env("GRADBOX_BIN", gradbox()), &lab.file(""))
 }
