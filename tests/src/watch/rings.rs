@@ -221,14 +221,6 @@ impl Socket {
         self.fill.produced().wrapping_sub(taken)
     }
 
-    /// Goes on from now, after a hole.
-    pub fn skip(&mut self) {
-        self.fill.read = self.fill.produced();
-        self.completion.read = self.completion.produced();
-        self.tx.read = self.tx.produced();
-        self.rx.read = self.rx.produced();
-    }
-
     /// What has happened since the last call.
     ///
     /// # Errors
