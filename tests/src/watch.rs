@@ -5,4 +5,4 @@ mod frames;
 mod rings;
 
 pub use frames::{Frames, Seen};
-pub use rings::{Desc, News, Sizes, Socket, WatchError, ended};
+pub use rings::{Desc, News, Sizes, Socket, WatchError, ended, go_first};

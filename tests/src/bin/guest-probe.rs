@@ -111,6 +111,7 @@ fn main() -> ExitCode {
 
 /// Watches, and says what was not as it must be.
 fn watch(args: &Watch) -> Result<Vec<String>, WatchError> {
+    watch::go_first()?;
     let (process, mut sockets) = Socket::all_of(args.pid, args.rings)?;
     let mut frames: Vec<_> = sockets.iter().map(|_| Frames::new(args.frame_bytes)).collect();
     let mut ahead = vec![0; sockets.len()];
